@@ -1,0 +1,58 @@
+"""treeproof: is your tree attention right? This module is the whole public surface.
+
+Importing it imports neither torch nor Hypothesis; names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treeproof.contract.capabilities import Capabilities as Capabilities
+    from treeproof.contract.capabilities import Numerics as Numerics
+    from treeproof.contract.case import AttentionShape as AttentionShape
+    from treeproof.contract.case import Full as Full
+    from treeproof.contract.case import KVLayout as KVLayout
+    from treeproof.contract.case import MaskLayout as MaskLayout
+    from treeproof.contract.case import MaskMode as MaskMode
+    from treeproof.contract.case import Request as Request
+    from treeproof.contract.case import VerifyCase as VerifyCase
+    from treeproof.contract.case import Window as Window
+    from treeproof.contract.inputs import Accepted as Accepted
+    from treeproof.contract.inputs import Attended as Attended
+    from treeproof.contract.inputs import Candidates as Candidates
+    from treeproof.contract.inputs import Committed as Committed
+    from treeproof.contract.inputs import VerifyInput as VerifyInput
+    from treeproof.contract.registry import register as register
+    from treeproof.contract.tree import CandidateTree as CandidateTree
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Accepted": "treeproof.contract.inputs",
+    "Attended": "treeproof.contract.inputs",
+    "AttentionShape": "treeproof.contract.case",
+    "Candidates": "treeproof.contract.inputs",
+    "CandidateTree": "treeproof.contract.tree",
+    "Capabilities": "treeproof.contract.capabilities",
+    "Committed": "treeproof.contract.inputs",
+    "Full": "treeproof.contract.case",
+    "KVLayout": "treeproof.contract.case",
+    "MaskLayout": "treeproof.contract.case",
+    "MaskMode": "treeproof.contract.case",
+    "Numerics": "treeproof.contract.capabilities",
+    "Request": "treeproof.contract.case",
+    "VerifyCase": "treeproof.contract.case",
+    "VerifyInput": "treeproof.contract.inputs",
+    "Window": "treeproof.contract.case",
+    "register": "treeproof.contract.registry",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'treeproof' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

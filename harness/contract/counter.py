@@ -1,0 +1,33 @@
+"""Counter-based randomness: a number is a function of its address, on every machine alike.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) applied to a
+running state; `treeproof.generate.data` holds the same function on tensors. A golden vector in
+the tests keeps both where they are.
+"""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+
+
+def mix(state: int) -> int:
+    """SplitMix64's finaliser: 64 bits in, 64 well-mixed bits out."""
+    state = ((state ^ (state >> 30)) * MIX_1) & _MASK
+    state = ((state ^ (state >> 27)) * MIX_2) & _MASK
+    return state ^ (state >> 31)
+
+
+def address_hash(seed: int, *address: int) -> int:
+    """64 bits that depend on the seed and on every word of the address, in order."""
+    state = mix((seed + GOLDEN_GAMMA) & _MASK)
+    for word in address:
+        state = mix((state ^ (word & _MASK)) + GOLDEN_GAMMA & _MASK)
+    return state
+
+
+def permutation(count: int, seed: int, *address: int) -> list[int]:
+    """A permutation of range(count), drawn from the address."""
+    return sorted(range(count), key=lambda i: (address_hash(seed, *address, i), i))

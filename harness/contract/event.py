@@ -1,0 +1,74 @@
+"""What a run writes down, one line each; every report is made from these and nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from treeproof.contract.failure import Cell, Failure, Recovered
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Unknown fields are ignored on reading, so that older readers survive newer writers."""
+
+
+class CaseDrawn(_Event, frozen=True, tag="case"):
+    """A distinct case of the run, and the event classes it falls in."""
+
+    case: str
+    unit: str
+    tags: tuple[str, ...]
+    rows: tuple[int, ...]
+    """Real rows of each request."""
+    prefixes: tuple[int, ...]
+    seconds: float = 0.0
+
+
+class Checked(_Event, frozen=True, tag="checked"):
+    """One backend's verdicts on one case."""
+
+    case: str
+    backend: str
+    cells: tuple[Cell, ...]
+    failures: tuple[Failure, ...] = ()
+    recovered: tuple[Recovered, ...] = ()
+    """Kept where something failed."""
+    margin: float | None = None
+    """Largest err / bound over all outputs; 1 is the limit."""
+    margin_rest: float | None = None
+    """The same with the rounding of the output itself taken out of both."""
+    seconds: dict[str, float] = {}
+    """Time split: build, backend, probe, oracle, check."""
+    compiled: bool = False
+
+
+class WorkerLost(_Event, frozen=True, tag="worker-lost"):
+    """A worker process died or hung; the check that was in flight is blamed."""
+
+    case: str
+    backend: str
+    how: str
+    detail: str = ""
+
+
+class Reduced(_Event, frozen=True, tag="reduced"):
+    """The smallest case found for one failure key."""
+
+    backend: str
+    identity: str
+    kind: str
+    original: str
+    reduced: str
+    evaluations: int
+    seconds: float
+    complete: bool = True
+
+
+class Finished(_Event, frozen=True, tag="finished"):
+    """The run came to its end; without this event it was cut short."""
+
+    exit_code: int
+    seconds: float
+    reason: str = ""
+
+
+Event = CaseDrawn | Checked | WorkerLost | Reduced | Finished
