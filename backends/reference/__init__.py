@@ -1,0 +1,52 @@
+"""The reference stages: selection, tree build, greedy acceptance and KV commit, written plainly.
+
+They complete what a backend does not implement, and are judged in a row of their own.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from treeproof.backends.reference.accept import accept
+from treeproof.backends.reference.build import build
+from treeproof.backends.reference.commit import commit
+from treeproof.backends.reference.select import select
+from treeproof.contract.inputs import (
+    Accepted,
+    Candidates,
+    Committed,
+    DraftPool,
+    Selected,
+    VerifyInput,
+)
+from treeproof.contract.registry import register
+
+
+@register(
+    "reference",
+    consumes={
+        "draft_token",
+        "seq_lens",
+        "qo_indptr",
+        "out_cache_loc",
+        "retrieve_index",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+    },
+)
+class Reference:
+    """Four stages; it has no attention of its own."""
+
+    def select(self, pool: DraftPool, num_rows: int) -> Selected:
+        return select(pool, num_rows)
+
+    def build(self, c: Candidates) -> VerifyInput:
+        return build(c)
+
+    def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
+        return accept(x, target_predict)
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        return commit(x, accepted, k_cache, v_cache)

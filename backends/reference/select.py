@@ -1,0 +1,47 @@
+"""Selection: which candidates of the draft pool are verified, and which of them lost their parent."""
+
+from __future__ import annotations
+
+import torch
+
+from treeproof.backends.reference.tree import parent_rows
+from treeproof.contract.inputs import DraftPool, Selected
+
+
+def select(pool: DraftPool, num_rows: int) -> Selected:
+    """The `num_rows - 1` candidates of highest cumulative score, in ascending pool index.
+
+    Among equal scores the lower pool index wins. Scores alone decide: where a child's score is no
+    lower than its parent's (a probability that rounds to 1), the child may be selected without its
+    parent; it keeps its row, gets no link, and `orphans` names it. Raises ValueError where the pool
+    is too small or a score is NaN.
+    """
+    wanted, size = num_rows - 1, pool.scores.shape[1]
+    if not 0 <= wanted <= size:
+        raise ValueError(f"num_rows is {num_rows}: accepted are 1 to {size + 1}")
+    bad = pool.scores.isnan().nonzero().tolist()
+    if bad:
+        raise ValueError(f"scores[{bad[0][0]}, {bad[0][1]}] is NaN: accepted are numbers")
+    # A stable sort keeps equal scores in index order; torch.topk promises no order among them.
+    ranked = torch.sort(pool.scores, dim=1, descending=True, stable=True).indices
+    selected = ranked[:, :wanted].sort(dim=1).values
+    width = pool.topk * (pool.spec_steps - 1) + 1 if pool.spec_steps > 1 else 0
+    return Selected(
+        parent_list=pool.parents[:, :width],
+        selected_index=selected,
+        draft_token=pool.tokens.gather(1, selected),
+    )
+
+
+def orphans(selected: Selected, topk: int) -> tuple[tuple[int, ...], ...]:
+    """Rows of each request, ascending, whose parent was not selected; empty where all is well."""
+    return tuple(
+        tuple(
+            row
+            for row, parent in enumerate(parent_rows(rows, parent_list, topk))
+            if row > 0 and parent < 0
+        )
+        for rows, parent_list in zip(
+            selected.selected_index.tolist(), selected.parent_list.tolist(), strict=True
+        )
+    )
