@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import msgspec
@@ -311,7 +311,7 @@ class VerifyCase(_Wire, frozen=True):
     @cached_property
     def id(self) -> str:
         """blake2b of the canonical JSON, 20 hex digits. Equal cases have equal ids everywhere."""
-        canonical = msgspec.json.encode(self, order="sorted")
+        canonical = msgspec.json.encode(_canonical(self), order="sorted")
         return hashlib.blake2b(canonical, digest_size=10).hexdigest()
 
     @property
@@ -326,3 +326,37 @@ class VerifyCase(_Wire, frozen=True):
         for request in self.requests:
             indptr.append(indptr[-1] + request.num_rows)
         return tuple(indptr)
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
+    """Name and default of each field; `NODEFAULT` where a field has none."""
+    return tuple(
+        (
+            info.name,
+            info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory(),
+        )
+        for info in msgspec.structs.fields(kind)
+    )
+
+
+def _canonical(value: object) -> object:
+    """Plain data in which equal cases are equal JSON.
+
+    Fields at their default are left out, so that a new field with a default keeps old ids. The
+    comparison is by value: `omit_defaults` compares strings and floats by identity, which differs
+    between a case that was made and the same case read from a file.
+    """
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        body: dict[str, object] = {} if tag is None else {"kind": tag}
+        for name, default in _defaults(type(value)):
+            item = getattr(value, name)
+            if item != default:
+                body[name] = _canonical(item)
+        return body
+    if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 2 and 2.0 are equal, and so are the cases that hold them
+    return value
