@@ -9,6 +9,7 @@ none is lengthened to fit another. `path_naive` is the same thing one path at a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -47,156 +48,162 @@ def attend_paths(
         shape,
         {"q": q, "k_prefix": k_prefix, "v_prefix": v_prefix, "k_tree": k_tree, "v_tree": v_tree},
     )
-    lists = _visible_lists(tree, prefix_len, shape.window)
+    seen = _Seen.of(tree, prefix_len, shape.window)
     at = torch.tensor([prefix_len + depth for depth in tree.depth], device=q.device)
-    edge = slice(lists.oldest, lists.shared)
-    query = _by_head(rotated(q, at, shape.rotary)).unflatten(
-        0, (shape.num_kv_heads, shape.group_size)
-    )
-    query = query.transpose(1, 2).contiguous()  # (Hkv, N, G, D)
-    keys = torch.cat((_prefix_keys(k_prefix, edge, shape), rotated(k_tree, at, shape.rotary)))
-    values = torch.cat((v_prefix[edge], v_tree)).double()
-    partial = _own(query, _by_head(keys), _by_head(values), lists.own, shape)
+    query = _grouped(rotated(q, at, shape.rotary)[seen.order], shape)
+
+    def prefix(low: int, high: int) -> tuple[Tensor, Tensor]:
+        index = torch.arange(low, high, device=q.device)
+        keys = rotated(k_prefix[low:high], index, shape.rotary)
+        return keys, v_prefix[low:high].double()
+
+    keys, values = prefix(seen.oldest, seen.shared)
+    keys = torch.cat((keys, rotated(k_tree, at, shape.rotary)))
+    values = torch.cat((values, v_tree.double()))
+    partial = _own(query, _keys(keys), _values(values), seen.lists, shape)
     step = max(1, CHUNK // (shape.num_q_heads * max(len(tree), shape.head_dim, shape.v_head_dim)))
-    for low in range(lists.shared, prefix_len, step):
-        part = slice(low, min(low + step, prefix_len))
-        keys, values = _prefix_keys(k_prefix, part, shape), v_prefix[part].double()
-        partial = _joined(partial, _shared(query, _by_head(keys), _by_head(values), shape))
-    visible = [len(own) + prefix_len - lists.shared for own in lists.own]
-    return _result(partial, torch.tensor(visible, device=q.device), shape)
+    for low in range(seen.shared, prefix_len, step):
+        keys, values = prefix(low, min(low + step, prefix_len))
+        partial = _joined(partial, _shared(query, _keys(keys), _values(values), shape))
+    visible = [len(own) + prefix_len - seen.shared for own in seen.lists]
+    return _result(partial, torch.tensor(visible, device=q.device), seen.order, shape)
 
 
 @dataclass(frozen=True)
-class _Lists:
-    """Keys each node sees: `own[v]`, and the prefix from logical index `shared` on.
+class _Seen:
+    """Which keys each node sees; nodes come in `order`, shortest list first.
 
-    `own` counts from prefix index `oldest` to `shared`, the tree's nodes following.
+    Node `order[i]` sees `lists[i]` and the prefix from logical index `shared` on. A list counts
+    from prefix index `oldest` up to `shared`, and from there through the nodes of the tree.
     """
 
+    order: list[int]
+    lists: list[list[int]]
     oldest: int
     shared: int
-    own: list[list[int]]
+
+    @classmethod
+    def of(cls, tree: CandidateTree, prefix_len: int, window: int | None) -> _Seen:
+        """Cut every sequence prefix + path(v) where its window begins."""
+        first = [0] * len(tree)
+        if window is not None:
+            first = [max(0, prefix_len + depth - window + 1) for depth in tree.depth]
+        shared = min(prefix_len, max(first))
+        oldest = min(shared, min(first))
+        nodes = shared - oldest
+        lists = []
+        for node, begin in enumerate(first):
+            path = tree.path(node)[max(0, begin - prefix_len) :]
+            lists.append([*range(begin - oldest, nodes), *(nodes + u for u in path)])
+        order = sorted(range(len(tree)), key=lambda node: len(lists[node]))
+        return cls(order, [lists[node] for node in order], oldest, shared)
 
 
-def _visible_lists(tree: CandidateTree, prefix_len: int, window: int | None) -> _Lists:
-    """Cut every sequence prefix + path(v) at its window."""
-    first = [  # logical index of the oldest key each node sees
-        0 if window is None else max(0, prefix_len + depth - window + 1) for depth in tree.depth
-    ]
-    shared = min(prefix_len, max(first))
-    oldest = min(shared, min(first))
-    nodes = shared - oldest
-    own = []
-    for node, start in enumerate(first):
-        path = tree.path(node)[max(0, start - prefix_len) :]
-        own.append([*range(start - oldest, nodes), *(nodes + u for u in path)])
-    return _Lists(oldest, shared, own)
+# Each product is wanted of the numbers and of their magnitudes (the error bound needs both), so
+# queries, keys and values travel as a pair: as they are, and absolute.
 
 
-def _by_head(x: Tensor) -> Tensor:
-    """(n, heads, d) to (heads, n, d)."""
-    return x.transpose(0, 1).contiguous()
+def _grouped(q: Tensor, shape: AttentionShape) -> Tensor:
+    """q (N, Hq, D) to (2, Hkv, N, G, D), G query heads sharing each key-value head."""
+    heads = q.view(len(q), shape.num_kv_heads, shape.group_size, shape.head_dim).transpose(0, 1)
+    return torch.stack((heads, heads.abs()))
 
 
-def _prefix_keys(k_prefix: Tensor, part: slice, shape: AttentionShape) -> Tensor:
-    at = torch.arange(part.start, part.stop, device=k_prefix.device)
-    return rotated(k_prefix[part], at, shape.rotary)
+def _keys(k: Tensor) -> Tensor:
+    """k (n, Hkv, D) to (2, Hkv, n, D)."""
+    heads = k.transpose(0, 1)
+    return torch.stack((heads, heads.abs()))
+
+
+def _values(v: Tensor) -> Tensor:
+    """v (n, Hkv, Dv) to (Hkv, n, 2 * Dv)."""
+    heads = v.transpose(0, 1)
+    return torch.cat((heads, heads.abs()), dim=-1)
 
 
 @dataclass(frozen=True)
 class _Partial:
-    """Softmax over a part of the keys, all nodes: exponentials are taken relative to `peak`."""
+    """Softmax over a part of the keys; exponentials are taken relative to the largest score."""
 
-    peak: Tensor  # (Hkv, N, G): largest score
-    mass: Tensor  # (Hkv, N, G): sum of exp(score - peak)
-    out: Tensor  # (Hkv, N, G, Dv): the same times v
-    weight: Tensor  # (Hkv, N, G, Dv): the same times |v|
-    abs_v: Tensor  # (Hkv, N or 1, Dv): sum of |v|
-    score_abs: Tensor  # (Hkv, N, G): largest scale * sum |q||k|
+    largest: Tensor  # (2, Hkv, N, G): score, and scale * sum |q||k|
+    mass: Tensor  # (Hkv, N, G): sum of exp(score - largest score)
+    sums: Tensor  # (Hkv, N, G, 2 * Dv): the same times v, times |v|
+    plain: Tensor  # (Hkv, N or 1, 2 * Dv): sum of v, of |v|
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> _Partial:
-    """query (..., m, D), keys (..., n, D), values (..., n, Dv): every query sees every key."""
+    """query (2, ..., m, D), keys (2, ..., n, D), values (..., n, 2 * Dv): all m see all n."""
     scores = query @ keys.mT * scale
-    peak = scores.amax(dim=-1)
-    p = (scores - peak[..., None]).exp()
-    sizes = values.abs()
-    return _Partial(
-        peak=peak,
-        mass=p.sum(dim=-1),
-        out=p @ values,
-        weight=p @ sizes,
-        abs_v=sizes.sum(dim=-2),
-        score_abs=(query.abs() @ keys.abs().mT).amax(dim=-1) * scale,
-    )
+    largest = scores.amax(dim=-1)
+    p = (scores[0] - largest[0][..., None]).exp()
+    return _Partial(largest, p.sum(dim=-1), p @ values, values.sum(dim=-2))
 
 
 def _own(
-    query: Tensor, keys: Tensor, values: Tensor, own: list[list[int]], shape: AttentionShape
+    query: Tensor, keys: Tensor, values: Tensor, lists: list[list[int]], shape: AttentionShape
 ) -> _Partial:
-    """Each node on its own list. query (Hkv, N, G, D), keys (Hkv, n, D), values (Hkv, n, Dv)."""
-    buckets: dict[int, list[int]] = {}
-    for node, listed in enumerate(own):
-        buckets.setdefault(len(listed), []).append(node)
-    parts, order = [], []
-    for length, nodes in buckets.items():
-        width = length * shape.num_q_heads * max(shape.head_dim, shape.v_head_dim)
-        step = max(1, CHUNK // width)
-        for low in range(0, len(nodes), step):
-            some = nodes[low : low + step]
-            index = torch.tensor([own[node] for node in some], device=query.device)
-            order += some
-            parts.append(
-                _attend(query[:, some], keys[:, index], values[:, index], shape.score_scale)
-            )
-    back = torch.tensor(order, device=query.device).argsort()
-
-    def in_node_order(field: str) -> Tensor:
-        return torch.cat([getattr(part, field) for part in parts], dim=1)[:, back]
-
-    return _Partial(**{field: in_node_order(field) for field in _Partial.__dataclass_fields__})
+    """Each node on its own list: one stack for lists of equal length, none above CHUNK numbers."""
+    parts = []
+    low = 0
+    for length, equal in groupby(lists, key=len):
+        stack = list(equal)
+        most = max(1, CHUNK // (length * shape.num_q_heads * max(shape.head_dim, shape.v_head_dim)))
+        for begin in range(0, len(stack), most):
+            index = torch.tensor(stack[begin : begin + most], device=query.device)
+            high = low + len(index)
+            some = query[:, :, low:high], keys[:, :, index], values[:, index]
+            parts.append(_attend(*some, shape.score_scale))
+            low = high
+    return _Partial(
+        torch.cat([part.largest for part in parts], dim=2),
+        torch.cat([part.mass for part in parts], dim=1),
+        torch.cat([part.sums for part in parts], dim=1),
+        torch.cat([part.plain for part in parts], dim=1),
+    )
 
 
 def _shared(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> _Partial:
-    """All nodes on one slice of the prefix. Shapes as in `_own`."""
-    nodes, group = query.shape[1:3]
-    flat = _attend(query.flatten(1, 2), keys, values, shape.score_scale)
+    """All nodes on one slice of the prefix."""
+    heads, nodes, group = query.shape[1:4]
+    flat = _attend(query.flatten(2, 3), keys, values, shape.score_scale)
     return _Partial(
-        peak=flat.peak.unflatten(1, (nodes, group)),
-        mass=flat.mass.unflatten(1, (nodes, group)),
-        out=flat.out.unflatten(1, (nodes, group)),
-        weight=flat.weight.unflatten(1, (nodes, group)),
-        abs_v=flat.abs_v[:, None],
-        score_abs=flat.score_abs.unflatten(1, (nodes, group)),
+        flat.largest.view(2, heads, nodes, group),
+        flat.mass.view(heads, nodes, group),
+        flat.sums.view(heads, nodes, group, -1),
+        flat.plain[:, None],
     )
 
 
 def _joined(a: _Partial, b: _Partial) -> _Partial:
     """Softmax over the keys of both parts."""
-    peak = torch.maximum(a.peak, b.peak)
-    of_a, of_b = (a.peak - peak).exp(), (b.peak - peak).exp()
+    largest = torch.maximum(a.largest, b.largest)
+    of_a, of_b = (a.largest[0] - largest[0]).exp(), (b.largest[0] - largest[0]).exp()
     return _Partial(
-        peak=peak,
-        mass=a.mass * of_a + b.mass * of_b,
-        out=a.out * of_a[..., None] + b.out * of_b[..., None],
-        weight=a.weight * of_a[..., None] + b.weight * of_b[..., None],
-        abs_v=a.abs_v + b.abs_v,
-        score_abs=torch.maximum(a.score_abs, b.score_abs),
+        largest,
+        a.mass * of_a + b.mass * of_b,
+        a.sums * of_a[..., None] + b.sums * of_b[..., None],
+        a.plain + b.plain,
     )
 
 
-def _result(partial: _Partial, visible: Tensor, shape: AttentionShape) -> PathResult:
-    """Normalise, and put heads where callers have them: (Hkv, N, G, ...) to (N, Hq, ...)."""
+def _result(
+    partial: _Partial, visible: Tensor, order: list[int], shape: AttentionShape
+) -> PathResult:
+    """Normalise, go back to node order, and from (Hkv, N, G, ...) to (N, Hq, ...)."""
+    back = torch.tensor(order, device=visible.device).argsort()
 
     def by_node(x: Tensor) -> Tensor:
-        return x.transpose(0, 1).flatten(1, 2)
+        return x.transpose(0, 1).flatten(1, 2)[back]
 
+    score_max, score_abs = partial.largest
+    out, weight = (partial.sums / partial.mass[..., None]).chunk(2, dim=-1)
+    abs_v = partial.plain[..., shape.v_head_dim :]
     return PathResult(
-        out=by_node(partial.out / partial.mass[..., None]),
-        lse=by_node(partial.peak + partial.mass.log()),
-        weight=by_node(partial.weight / partial.mass[..., None]),
-        abs_v=by_node(partial.abs_v[:, :, None].expand(-1, -1, shape.group_size, -1)),
-        score_abs=by_node(partial.score_abs),
-        score_max=by_node(partial.peak),
-        visible=visible,
+        out=by_node(out),
+        lse=by_node(score_max + partial.mass.log()),
+        weight=by_node(weight),
+        abs_v=by_node(abs_v[:, :, None].expand(-1, -1, shape.group_size, -1)),
+        score_abs=by_node(score_abs),
+        score_max=by_node(score_max),
+        visible=visible[back],
     )
