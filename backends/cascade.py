@@ -1,0 +1,260 @@
+"""Backend `cascade`: one pass over the prefix that all rows share, one over each row's own suffix.
+
+The prefix is read through a page table (page_table, cache_seqlens); the suffix of a row, its
+ancestors and itself, is a list of slots (kv_indptr, kv_indices). The two partial results are merged
+by their log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
+from treeproof.contract.registry import register
+
+_GATHERED = 1 << 22
+"""Elements of K that one chunk of rows may gather: bounds the memory of long suffixes."""
+
+
+@register(
+    "cascade",
+    consumes={
+        "draft_token",
+        "qo_indptr",
+        "out_cache_loc",
+        "page_table",
+        "cache_seqlens",
+        "kv_indptr",
+        "kv_indices",
+    },
+    # Rows of one request share the prefix pass, so they cannot differ in where their windows begin.
+    capabilities=Capabilities(windows=False, nan_safe=True),
+    numerics=Numerics(p="float32", partial="float32", merges=1),
+)
+class Cascade:
+    """Tree attention as prefix attention merged with ancestor attention."""
+
+    def build(self, c: Candidates) -> VerifyInput:
+        """Suffix lists grow from parent to child: a child's list is its parent's and its own slot."""
+        rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
+        bonus, drafted = c.bonus_tokens.tolist(), c.draft_token.tolist()
+        own_slots, suffixes, tokens, positions = [], [], [], []
+        width, links = max(rows), []
+        for b, (count, real, prefix) in enumerate(zip(rows, nodes, prefix_lens, strict=True)):
+            slots = c.req_to_token[c.request_slots[b], prefix : prefix + real].tolist()
+            lists = _suffixes(c, b, slots)
+            padding = count - real
+            own_slots += slots + [c.kv.pad_slot] * padding
+            suffixes += lists + [slots[:1]] * padding
+            tokens += [bonus[b], *drafted[b][: real - 1]] + [0] * padding
+            positions += [prefix + len(suffix) - 1 for suffix in lists] + [0] * padding
+            links.append(_links(lists, width))
+        device, first = c.seq_lens.device, [0, *accumulate(rows)]
+        index = [
+            list(range(i, i + n)) + [-1] * (width - n) for i, n in zip(first, nodes, strict=False)
+        ]
+        parents, next_token, next_sibling = torch.tensor(links, device=device).unbind(1)
+        page = c.kv.page_size
+        pages = -(-max(prefix_lens) // page)
+        return VerifyInput(
+            draft_token=torch.tensor(tokens, device=device),
+            positions=torch.tensor(positions, device=device),
+            seq_lens=c.seq_lens,
+            qo_indptr=torch.tensor(first, device=device),
+            out_cache_loc=torch.tensor(own_slots, device=device),
+            request_slots=c.request_slots,
+            req_to_token=c.req_to_token,
+            topk=c.topk,
+            spec_steps=c.spec_steps,
+            shape=c.shape,
+            kv=c.kv,
+            retrieve_index=torch.tensor(index, device=device),
+            retrieve_next_token=next_token,
+            retrieve_next_sibling=next_sibling,
+            retrieve_parent_token=parents,
+            kv_indptr=torch.tensor([0, *accumulate(map(len, suffixes))], device=device),
+            kv_indices=torch.tensor([s for suffix in suffixes for s in suffix], device=device),
+            page_table=c.req_to_token[c.request_slots, : pages * page : page] // page,
+            cache_seqlens=c.seq_lens,
+        )
+
+    def attend(
+        self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+    ) -> Attended:
+        """Prefix pass a request, suffix pass over all rows, merge; float32 throughout."""
+        store_kv(x, k, v, k_cache, v_cache)
+        grouped = q.float().view(len(q), k.shape[1], -1, q.shape[2])  # (T, Hkv, G, D)
+        suffix, suffix_lse = _suffix_pass(x, grouped, k_cache, v_cache)
+        prefix = torch.zeros_like(suffix)
+        prefix_lse = torch.full_like(suffix_lse, float("-inf"))
+        rows = x.qo_indptr.tolist()
+        for b, length in enumerate(_built(x.cache_seqlens).tolist()):
+            if length:
+                own = slice(rows[b], rows[b + 1])
+                pages = _built(x.page_table)[b, : -(-length // x.kv.page_size)]
+                prefix[own], prefix_lse[own] = _prefix_pass(
+                    grouped[own],
+                    _pages(k_cache, pages, x.kv.page_size)[:length],
+                    _pages(v_cache, pages, x.kv.page_size)[:length],
+                    x.shape.score_scale,
+                )
+        out, lse = merge(prefix, prefix_lse, suffix, suffix_lse)
+        names = ("page_table", "cache_seqlens", "kv_indptr", "kv_indices")
+        return Attended(
+            out=out.flatten(1, 2).to(q.dtype),
+            lse=lse.flatten(1, 2),
+            declared={name: getattr(x, name) for name in names},
+        )
+
+    def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
+        """Greedy walk: a row's suffix ends in its parent's slot and its own, which tell who is whose."""
+        predicted, drafted = target_predict.tolist(), x.draft_token.tolist()
+        bounds, slots = _built(x.kv_indptr).tolist(), _built(x.kv_indices).tolist()
+        rows, width = x.qo_indptr.tolist(), x.spec_steps + 1
+        index, tokens = [], []
+        for first, end in pairwise(rows):
+            child: dict[tuple[int, int], int] = {}
+            for row in range(first, end):
+                suffix = slots[bounds[row] : bounds[row + 1]]
+                if len(suffix) > 1:
+                    child.setdefault((suffix[-2], drafted[row]), row)
+            path = [first]
+            while len(path) < width:
+                at = slots[bounds[path[-1] + 1] - 1]
+                row = child.get((at, predicted[path[-1]]), -1)
+                if row < 0:
+                    break
+                path.append(row)
+            index.append(path + [-1] * (width - len(path)))
+            tokens.append([predicted[row] for row in path] + [-1] * (width - len(path)))
+        accept_index = torch.tensor(index, device=target_predict.device)
+        return Accepted(
+            accept_index=accept_index,
+            accept_len=(accept_index >= 0).sum(1),
+            tokens=torch.tensor(tokens, device=target_predict.device),
+        )
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        """The slot that ends an accepted row's suffix moves to the slot that ends row j's."""
+        home = _built(x.kv_indices)[_built(x.kv_indptr)[1:] - 1]
+        sources: list[int] = []
+        targets: list[int] = []
+        for first, path in zip(x.qo_indptr.tolist(), accepted.accept_index.tolist(), strict=False):
+            taken = [row for row in path if row >= 0]
+            sources += taken
+            targets += range(first, first + len(taken))
+        moved, front = home[sources], home[targets]
+        # Both loads before both stores: the paths overlap their targets.
+        k_rows, v_rows = k_cache[moved], v_cache[moved]
+        k_cache[front], v_cache[front] = k_rows, v_rows
+        requests = torch.arange(len(accepted.tokens), device=front.device)
+        return Committed(
+            seq_lens=_built(x.cache_seqlens) + accepted.accept_len,
+            next_root=accepted.tokens[requests, accepted.accept_len - 1],
+        )
+
+
+def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over the union of two disjoint key sets, from the two results.
+
+    `out_*` (..., Dv) float32 normalised, `lse_*` (...) float32, natural log of the summed weights. An
+    empty set has lse -inf and any finite out; two empty sets give 0 and -inf.
+    """
+    top = torch.maximum(lse_a, lse_b)
+    top = top.masked_fill(top == float("-inf"), 0.0)
+    z_a, z_b = (lse_a - top).exp(), (lse_b - top).exp()
+    z = z_a + z_b
+    share = torch.where(z > 0, z, 1.0)
+    out = out_a * (z_a / share).unsqueeze(-1) + out_b * (z_b / share).unsqueeze(-1)
+    return out, top + z.log()
+
+
+def _built(table: Tensor | None) -> Tensor:
+    if table is None:
+        raise ValueError(
+            "page_table, cache_seqlens, kv_indptr and kv_indices are needed, and one was not built"
+        )
+    return table
+
+
+def _suffixes(c: Candidates, b: int, slots: list[int]) -> list[list[int]]:
+    """Slots from the root to each row of request b, by row; `slots` (N_b) are the rows' own."""
+    selected = c.selected_index[b, : len(slots) - 1].tolist()
+    parent_list = c.parent_list[b].tolist()
+    row_of_pool = {pool: row for row, pool in enumerate(selected, start=1)}
+    suffixes = [slots[:1]] * len(slots)
+    # A parent comes before its children in the pool, wherever their rows are.
+    for pool in sorted(selected):
+        row, beam = row_of_pool[pool], pool // c.topk
+        parent = 0 if beam == 0 else row_of_pool.get(parent_list[beam], -1)
+        if parent < 0:
+            raise ValueError(
+                f"selected_index[{b}, {row - 1}] is {pool}: its parent {parent_list[beam]} is not selected"
+            )
+        suffixes[row] = [*suffixes[parent], slots[row]]
+    return suffixes
+
+
+def _links(suffixes: list[list[int]], width: int) -> tuple[list[int], list[int], list[int]]:
+    """(parents, next_token, next_sibling) of one request's rows, -1 padded to `width`."""
+    row_of_slot = {suffix[-1]: row for row, suffix in enumerate(suffixes)}
+    parents, next_token, next_sibling = [-1] * width, [-1] * width, [-1] * width
+    youngest: dict[int, int] = {}
+    for row, suffix in enumerate(suffixes):
+        if len(suffix) > 1:
+            parent = parents[row] = row_of_slot[suffix[-2]]
+            if parent in youngest:
+                next_sibling[youngest[parent]] = row
+            else:
+                next_token[parent] = row
+            youngest[parent] = row
+    return parents, next_token, next_sibling
+
+
+def _pages(cache: Tensor, pages: Tensor, page_size: int) -> Tensor:
+    """(pages * page_size, ...) contents of whole pages, in the order of `pages`."""
+    return cache.view(-1, page_size, *cache.shape[1:])[pages].flatten(0, 1)
+
+
+def _prefix_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """`q` (R, Hkv, G, D), `k` (P, Hkv, D), `v` (P, Hkv, Dv): every row reads every key."""
+    rows, kv_heads, group, _ = q.shape
+    queries = q.transpose(0, 1).flatten(1, 2)  # (Hkv, R * G, D)
+    scores = queries @ k.float().permute(1, 2, 0) * scale
+    out = torch.softmax(scores, dim=-1) @ v.float().transpose(0, 1)
+    lse = torch.logsumexp(scores, dim=-1)
+    return (
+        out.view(kv_heads, rows, group, -1).transpose(0, 1),
+        lse.view(kv_heads, rows, group).transpose(0, 1),
+    )
+
+
+def _suffix_pass(
+    x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Every row reads its own list; out (T, Hkv, G, Dv) and lse (T, Hkv, G)."""
+    indptr, indices = _built(x.kv_indptr), _built(x.kv_indices)
+    lengths = indptr[1:] - indptr[:-1]
+    longest = int(lengths.max())
+    chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
+    out = q.new_empty(*q.shape[:3], v_cache.shape[2])
+    lse = q.new_empty(q.shape[:3])
+    step = torch.arange(longest, device=q.device)
+    for first in range(0, len(q), chunk):
+        own = slice(first, first + chunk)
+        listed = step < lengths[own, None]  # (chunk, longest)
+        # Past the end of a list its first slot is named again, and its weight is 0.
+        slots = indices[indptr[:-1][own, None] + step * listed]
+        keys, values = k_cache[slots].float(), v_cache[slots].float()  # (chunk, longest, Hkv, D)
+        scores = q[own] @ keys.permute(0, 2, 3, 1) * x.shape.score_scale
+        scores = scores.masked_fill(~listed[:, None, None], float("-inf"))
+        out[own] = torch.softmax(scores, dim=-1) @ values.transpose(1, 2)
+        lse[own] = torch.logsumexp(scores, dim=-1)
+    return out, lse
