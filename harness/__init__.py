@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treeproof.backends.reference.store import store_kv as store_kv
     from treeproof.contract.capabilities import Capabilities as Capabilities
     from treeproof.contract.capabilities import Numerics as Numerics
     from treeproof.contract.case import AttentionShape as AttentionShape
@@ -47,6 +48,7 @@ _HOME = {
     "VerifyInput": "treeproof.contract.inputs",
     "Window": "treeproof.contract.case",
     "register": "treeproof.contract.registry",
+    "store_kv": "treeproof.backends.reference.store",
 }
 
 __all__ = [*_HOME]

@@ -1,0 +1,191 @@
+"""The contract column: shapes, dtypes, finite numbers, inputs left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treeproof.contract.inputs import (
+    TENSOR_FIELDS,
+    Accepted,
+    Attended,
+    Committed,
+    VerifyInput,
+)
+from treeproof.properties.scene import Scene
+from treeproof.properties.violation import Violation, contract_failure
+
+
+def _require_tensor(
+    value: Any, name: str, stage: str, shape: tuple[int, ...], dtypes: Iterable[torch.dtype]
+) -> Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise Violation(
+            contract_failure("wrong-type", stage, f"{name} is {type(value).__name__}, not a tensor")
+        )
+    if tuple(value.shape) != shape:
+        raise Violation(
+            contract_failure(
+                "wrong-shape",
+                stage,
+                f"{name} has shape {tuple(value.shape)}, expected {shape}",
+                expected=str(shape),
+                actual=str(tuple(value.shape)),
+            )
+        )
+    accepted = tuple(dtypes)
+    if value.dtype not in accepted:
+        names = " or ".join(str(d).removeprefix("torch.") for d in accepted)
+        raise Violation(
+            contract_failure(
+                "wrong-dtype",
+                stage,
+                f"{name} has dtype {str(value.dtype).removeprefix('torch.')}, expected {names}",
+                expected=names,
+                actual=str(value.dtype).removeprefix("torch."),
+            )
+        )
+    return value
+
+
+def valid_attended(result: Any, scene: Scene) -> Attended:
+    """The result of `attend` with its shapes and dtypes checked; a bare tensor is its `out`."""
+    attended = Attended(out=result) if isinstance(result, torch.Tensor) else result
+    if not isinstance(attended, Attended):
+        raise Violation(
+            contract_failure(
+                "wrong-type",
+                "attend",
+                f"attend returned {type(result).__name__}, expected Attended or a tensor",
+            )
+        )
+    shape, rows = scene.case.shape, len(scene.rows)
+    _require_tensor(
+        attended.out, "out", "attend", (rows, shape.num_q_heads, shape.v_head_dim), (scene.dtype,)
+    )
+    if attended.lse is not None:
+        _require_tensor(attended.lse, "lse", "attend", (rows, shape.num_q_heads), (torch.float32,))
+    return attended
+
+
+def require_finite(attended: Attended, scene: Scene, probe: str) -> None:
+    """Every output of a real row is a number (padding is free)."""
+    bad = ~torch.isfinite(attended.out[scene.real_index])
+    if not bool(bad.any()):
+        return
+    at = scene.real[int(bad.flatten(1).any(1).nonzero()[0, 0])]
+    b, row = scene.rows[at]
+    raise Violation(
+        contract_failure(
+            "not-finite",
+            "attend",
+            f"out is not finite on request {b}, row {row} ({probe} data): unwritten output, "
+            "or NaN read from memory that no row owns",
+        )
+    )
+
+
+_INTS = (torch.int64, torch.int32)
+
+
+def valid_accepted(result: Any, scene: Scene, x: VerifyInput) -> Accepted:
+    if not isinstance(result, Accepted):
+        raise Violation(
+            contract_failure(
+                "wrong-type",
+                "accept",
+                f"accept returned {type(result).__name__}, expected Accepted",
+            )
+        )
+    requests = len(scene.case.requests)
+    wide = (requests, x.spec_steps + 1)
+    _require_tensor(result.accept_index, "accept_index", "accept", wide, _INTS)
+    _require_tensor(result.accept_len, "accept_len", "accept", (requests,), _INTS)
+    _require_tensor(result.tokens, "tokens", "accept", wide, _INTS)
+    return result
+
+
+def valid_committed(result: Any, scene: Scene) -> Committed:
+    if not isinstance(result, Committed):
+        raise Violation(
+            contract_failure(
+                "wrong-type",
+                "commit",
+                f"commit returned {type(result).__name__}, expected Committed",
+            )
+        )
+    requests = len(scene.case.requests)
+    _require_tensor(result.seq_lens, "seq_lens", "commit", (requests,), _INTS)
+    _require_tensor(result.next_root, "next_root", "commit", (requests,), _INTS)
+    return result
+
+
+_FLAT = {"draft_token", "positions", "out_cache_loc"}
+_LINKS = {
+    "retrieve_index",
+    "retrieve_next_token",
+    "retrieve_next_sibling",
+    "retrieve_parent_token",
+}
+
+
+def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
+    """Fields a `build` stage produced, by name; None fields are left out."""
+    if isinstance(result, VerifyInput):
+        produced = {f.name: getattr(result, f.name) for f in fields(result)}
+    elif isinstance(result, Mapping):
+        produced = dict(result)
+    else:
+        raise Violation(
+            contract_failure(
+                "wrong-type",
+                "build",
+                f"build returned {type(result).__name__}, expected VerifyInput or a mapping",
+            )
+        )
+    known = {f.name for f in fields(VerifyInput)}
+    unknown = sorted(set(produced) - known)
+    if unknown:
+        raise Violation(
+            contract_failure(
+                "unknown-field", "build", f"build returned unknown fields {', '.join(unknown)}"
+            )
+        )
+    rows = len(scene.rows)
+    requests = len(scene.case.requests)
+    longest = max(r.num_rows for r in scene.case.requests)
+    for name, value in produced.items():
+        if name in _FLAT:
+            _require_tensor(value, name, "build", (rows,), _INTS)
+        elif name in _LINKS and value is not None:
+            _require_tensor(value, name, "build", (requests, longest), _INTS)
+        elif name in TENSOR_FIELDS and value is not None and not isinstance(value, torch.Tensor):
+            raise Violation(
+                contract_failure(
+                    "wrong-type", "build", f"{name} is {type(value).__name__}, not a tensor"
+                )
+            )
+    return {name: value for name, value in produced.items() if value is not None}
+
+
+def mutated(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    """Names of inputs whose bits changed."""
+    return [name for name, tensor in before.items() if not same_bits(tensor, after[name])]
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Bitwise equality, NaN payloads and signed zeros included."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return (
+        torch.equal(
+            a.contiguous().reshape(-1).view(torch.uint8),
+            b.contiguous().reshape(-1).view(torch.uint8),
+        )
+        if a.numel()
+        else True
+    )

@@ -1,0 +1,164 @@
+"""KV: every row's keys and values land in its slot and nowhere else; a commit keeps the path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import Committed
+from treeproof.properties.probes.launch import Launched
+from treeproof.properties.scene import Scene
+from treeproof.properties.traversal import Prediction
+from treeproof.properties.visibility import row_name
+
+Rows = tuple[tuple[int | None, ...], ...]
+
+
+def _failure(kind: str, evidence: str, stage: str, message: str, **where: object) -> Failure:
+    return Failure(
+        identity="kv", kind=kind, evidence=evidence, stage=stage, message=message, **where
+    )  # type: ignore[arg-type]
+
+
+def judge_out_cache_loc(scene: Scene, out_cache_loc: Sequence[int], stage: str) -> list[Failure]:
+    """Declared: `out_cache_loc` of each row against the ledger's slot; padding names no slot."""
+    failures = []
+    pad = scene.case.layout.pad_slot
+    for (b, row), found, true in zip(
+        scene.rows, out_cache_loc, scene.row_slot.tolist(), strict=True
+    ):
+        if true < 0:
+            if found not in (-1, pad):
+                failures.append(
+                    _failure(
+                        "padding-slot", "declared", stage,
+                        f"padded row {row} is to be written to slot {found}, expected "
+                        f"{'-1' if pad < 0 else f'-1 or the pad slot {pad}'}",
+                        request=b, row=row, expected=str(pad), actual=str(found),
+                    )
+                )  # fmt: skip
+        elif found != true:
+            name = row_name(scene.case.requests[b], row)
+            failures.append(
+                _failure(
+                    "wrong-slot", "declared", stage,
+                    f"{name} is to be written to slot {found}{_holder(scene, found)}, "
+                    f"expected slot {true}",
+                    request=b, row=row, expected=str(true), actual=str(found),
+                )
+            )  # fmt: skip
+    return failures
+
+
+def _holder(scene: Scene, slot: int) -> str:
+    owner = scene.ledger.owner.get(slot)
+    if owner is None:
+        return " (held by nobody)"
+    return f" (column {owner[1]} of request {owner[0]})"
+
+
+def recover_slots(out_cache_loc: Sequence[int], slots: Sequence[Sequence[int]]) -> Rows:
+    """Declared: which row is sent to each request's i-th slot, as flat rows; None where none is."""
+    row_of = {slot: row for row, slot in enumerate(out_cache_loc) if slot >= 0}
+    return tuple(tuple(row_of.get(slot) for slot in own) for own in slots)
+
+
+def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
+    """Measured: after the launch every row's slot holds its K and V, and nothing else moved."""
+    own = scene.tree_slots
+    real = scene.real_index
+    right = _same(done.k_cache[own], done.k[real]) & _same(done.v_cache[own], done.v[real])
+    changed = ~(_same(done.k_cache, done.k_before) & _same(done.v_cache, done.v_before))
+    changed[own] = False
+    if scene.case.layout.pad_slot >= 0:
+        changed[scene.case.layout.pad_slot] = False
+    failures = []
+    for i in (~right).nonzero().flatten().tolist()[:12]:
+        b, row = scene.rows[scene.real[i]]
+        slot = int(own[i])
+        failures.append(
+            _failure(
+                "not-written", "measured", "attend",
+                f"slot {slot} does not hold K and V of {row_name(scene.case.requests[b], row)} "
+                "after the launch",
+                request=b, row=row,
+            )
+        )  # fmt: skip
+    for slot in changed.nonzero().flatten().tolist()[:12]:
+        failures.append(
+            _failure(
+                "written-elsewhere", "measured", "attend",
+                f"slot {slot}{_holder(scene, slot)} was written; no verify row lives there",
+            )
+        )  # fmt: skip
+    return failures
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    """(slots,) bool: bitwise equal, NaN included."""
+    size = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return (a.contiguous().view(size) == b.contiguous().view(size)).flatten(1).all(1)
+
+
+def judge_commit(
+    scene: Scene,
+    prediction: Prediction,
+    done: Committed,
+    before: tuple[Tensor, Tensor],
+    after: tuple[Tensor, Tensor],
+) -> list[Failure]:
+    """Measured: columns [P, P + len) hold the accepted path; boundary, bonus, all else unmoved."""
+    failures: list[Failure] = []
+    same_k, same_v = _same(after[0], before[0]), _same(after[1], before[1])
+    moved = ~(same_k & same_v)
+    seq_lens, roots = done.seq_lens.tolist(), done.next_root.tolist()
+    for b, request in enumerate(scene.case.requests):
+        path = prediction.rows[b]
+        slots = scene.ledger.row_slots(b)
+        target = torch.tensor(slots[: len(path)], device=scene.device)
+        source = torch.tensor([slots[row] for row in path], device=scene.device)
+        kept = _same(after[0][target], before[0][source]) & _same(
+            after[1][target], before[1][source]
+        )
+        for j in (~kept).nonzero().flatten().tolist()[:4]:
+            failures.append(
+                _failure(
+                    "path-not-compacted", "measured", "commit",
+                    f"column {request.prefix_len + j} does not hold {row_name(request, path[j])} "
+                    "after the commit",
+                    request=b, row=path[j], column=request.prefix_len + j,
+                )
+            )  # fmt: skip
+        boundary = request.prefix_len + len(path)
+        if seq_lens[b] != boundary:
+            failures.append(
+                _failure(
+                    "wrong-boundary", "measured", "commit",
+                    f"the new KV-ready length of request {b} is {seq_lens[b]}, expected {boundary} "
+                    f"= {request.prefix_len} + {len(path)} accepted rows",
+                    request=b, expected=str(boundary), actual=str(seq_lens[b]),
+                )
+            )  # fmt: skip
+        if roots[b] != prediction.emitted[b][-1]:
+            failures.append(
+                _failure(
+                    "wrong-next-root", "measured", "commit",
+                    f"next round's root of request {b} is token {roots[b]}, expected the bonus "
+                    f"{prediction.emitted[b][-1]}",
+                    request=b, expected=str(prediction.emitted[b][-1]), actual=str(roots[b]),
+                )
+            )  # fmt: skip
+    moved[scene.tree_slots] = False  # columns past the boundary are free
+    if scene.case.layout.pad_slot >= 0:
+        moved[scene.case.layout.pad_slot] = False
+    for slot in moved.nonzero().flatten().tolist()[:4]:
+        failures.append(
+            _failure(
+                "commit-writes-elsewhere", "measured", "commit",
+                f"slot {slot}{_holder(scene, slot)} changed in the commit",
+            )
+        )  # fmt: skip
+    return failures

@@ -1,0 +1,32 @@
+"""Distinct sign patterns for slots: far apart by construction, at any head dim.
+
+The bits of a slot's number, whitened by a fixed pattern, are repeated over the lanes, so two slots
+differ in at least `width // bits` lanes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_SCATTER = 0x9E3779B1  # odd: multiplication modulo 2**bits permutes the numbers
+
+
+def bits_needed(num_slots: int) -> int:
+    """Bits that tell the slots apart, and at least 4."""
+    return max(4, (num_slots - 1).bit_length())
+
+
+def sign_codes(num_slots: int, heads: int, width: int, salt: int, device: torch.device) -> Tensor:
+    """(num_slots, heads, width) of +-1 in float32; another head gives a slot another code."""
+    bits = bits_needed(num_slots)
+    if width < bits:
+        raise ValueError(f"{num_slots} slots need {bits} lanes, head dim is {width}")
+    modulus = 1 << bits
+    slots = torch.arange(num_slots, dtype=torch.int64, device=device)[:, None]
+    head = torch.arange(heads, dtype=torch.int64, device=device)[None, :]
+    number = ((slots + salt) * _SCATTER + head * 0x3779 + salt * 0x5851) % modulus
+    lane = torch.arange(width, dtype=torch.int64, device=device)
+    bit = (number[..., None] >> (lane % bits)) & 1
+    flip = (lane * 0x2545F491 + salt) >> 3 & 1
+    return (1 - 2 * (bit ^ flip)).float()
