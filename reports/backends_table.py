@@ -1,0 +1,89 @@
+"""Backends as people read them: stages, what they take in words, or why they cannot run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from treeproof.contract.capabilities import Capabilities
+from treeproof.contract.case import DTYPES
+from treeproof.contract.registry import STAGES, Backend, BackendError, BackendUnavailable
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One installed backend; exactly one of `backend` and `problem` says something."""
+
+    name: str
+    module: str
+    backend: Backend | None = None
+    problem: str = ""
+
+
+def entries(known: Mapping[str, str], load: Callable[[str], Backend]) -> list[Entry]:
+    """Load each known backend; what goes wrong with one is said and hinders no other."""
+    found = []
+    for name, module in known.items():
+        try:
+            found.append(Entry(name, module, load(name)))
+        except BackendUnavailable as error:
+            found.append(Entry(name, module, problem=f"unavailable: {error}"))
+        except BackendError as error:
+            found.append(Entry(name, module, problem=f"broken: {error}"))
+        except Exception as error:  # a package that fails on import fails in its own way
+            said = f"{type(error).__name__}: {error}"
+            found.append(Entry(name, module, problem=f"broken: importing {module} raises {said}"))
+    return found
+
+
+def backend_lines(found: list[Entry]) -> list[str]:
+    """One paragraph a backend."""
+    lines: list[str] = []
+    for entry in found:
+        if lines:
+            lines.append("")
+        if entry.backend is None:
+            lines.append(entry.name)
+            lines += _indented(entry.problem)
+            continue
+        stages = " ".join(stage for stage in STAGES if stage in entry.backend.stages)
+        lines.append(f"{entry.name}  ({entry.module})")
+        lines += _indented(f"stages  {stages}")
+        lines += _indented(f"takes   {in_words(entry.backend.capabilities)}")
+    return lines
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, 96, initial_indent="  ", subsequent_indent="          ")
+
+
+def in_words(can: Capabilities) -> str:
+    """The limits of a backend, those that differ from no limit at all."""
+    limits = [
+        *_no("sliding windows", can.windows),
+        *_no("full visibility", can.full),
+        *_no("grouped query heads", can.gqa),
+        *_no("rotary embedding", can.rotary),
+        *_no("ragged batches", can.ragged),
+        *_no("padded rows", can.pad_rows),
+        *_no("empty prefixes", can.empty_prefix),
+        *(["one tree a batch"] if can.same_tree else []),
+        *([f"{can.row_order} rows"] if can.row_order != "any" else []),
+        *([f"at most {can.max_rows} rows"] if can.max_rows is not None else []),
+        *([f"at most {can.max_topk} children of a node"] if can.max_topk is not None else []),
+        *([f"head dims {_numbers(can.head_dims)}"] if can.head_dims is not None else []),
+        *([f"page sizes {_numbers(can.page_sizes)}"] if can.page_sizes is not None else []),
+        *([f"masks {' '.join(sorted(can.mask_modes))}"] if can.mask_modes is not None else []),
+        *([f"only {' '.join(sorted(can.dtypes))}"] if set(can.dtypes) != set(DTYPES) else []),
+        f"on {' and '.join(sorted(can.devices))}",
+    ]
+    return ", ".join(limits) if limits[:-1] else f"every case, {limits[-1]}"
+
+
+def _no(thing: str, able: bool) -> list[str]:
+    return [] if able else [f"no {thing}"]
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return " ".join(map(str, sorted(values)))

@@ -1,0 +1,141 @@
+"""One distinct failure, explained in at most 40 lines: sentence, tree, keys, recoveries, replay."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.event import Checked
+from treeproof.contract.failure import Failure
+from treeproof.properties.expected import expected_reads
+from treeproof.reports.case_sheet import count, summary
+from treeproof.reports.console import command
+from treeproof.reports.drawing import bracket, draw_request
+from treeproof.reports.recovered import recovered_lines
+from treeproof.reports.visibility import LEGEND, visibility_lines
+
+MAX_LINES = 40
+_TREE, _ROWS = 14, 6
+"""Lines for the tree and for rows whose keys differ; the rest of the 40 is for words."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Everything that is known about one failure key (backend, identity, kind)."""
+
+    backend: str
+    failure: Failure
+    case: VerifyCase | None
+    """The case that the failure is about; None where its file cannot be read."""
+    checked: Checked | None
+    """The check that found it, in `case`."""
+    checks: int
+    """Checks of this backend that failed so."""
+    replay: str
+    """The command that replays it."""
+    reduction: str = ""
+    """How the case was made smaller, in words."""
+
+
+def failure_block(what: Explained) -> list[Text]:
+    """The block, without blank lines around it; the replay command is its last line."""
+    failure = what.failure
+    where = f"{failure.evidence}, stage {failure.stage}"
+    head = f"✗ {what.backend}  {failure.identity}: {failure.kind}  ({where})"
+    lines = [Text(f"{head}  in {count(what.checks, 'check')}", style="bold red")]
+    lines += [Text(f"  {part}", style="bold") for part in _wrapped(failure.message, 4)]
+    if failure.expected or failure.actual:
+        lines += [Text(f"  {part}") for part in _wrapped(_expected_and_got(failure), 2)]
+    if failure.cause:
+        lines += [Text(f"  {part}") for part in _wrapped(f"likely cause: {failure.cause}", 2)]
+    if what.case is not None:
+        lines += _case_part(what, what.case)
+    margin = what.checked.margin if what.checked else None
+    if failure.identity == "output" and margin is not None:
+        lines.append(Text(f"  worst error {margin:.3g} times the bound"))
+    if len(lines) >= MAX_LINES:
+        lines = [*lines[: MAX_LINES - 2], Text("  …")]
+    return [*lines, command(what.replay)]
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    return textwrap.wrap(text, 96, max_lines=most, placeholder=" …")
+
+
+def _expected_and_got(failure: Failure) -> str:
+    return f"expected {failure.expected or 'nothing'}, got {failure.actual or 'nothing'}"
+
+
+def _case_part(what: Explained, case: VerifyCase) -> list[Text]:
+    b = what.failure.request or 0
+    request = case.requests[b]
+    size = f"  case of {summary(case)}"
+    lines = [Text(f"{size}; {what.reduction}" if what.reduction else size), Text("")]
+    if len(case.requests) > 1:
+        lines.append(Text(f"  request {b}", style="dim"))
+    lines += [Text(f"  {line}") for line in _tree(what.failure, request, case.shape.window)]
+    failures = what.checked.failures if what.checked else (what.failure,)
+    lines += _keys(failures, b, what.failure.row, request, case.shape.window)
+    if what.checked and what.checked.recovered:
+        found = recovered_lines(request, b, what.checked.recovered)
+        lines += [Text(""), *(Text(f"  {line}") for line in found)]
+    return lines
+
+
+def _tree(failure: Failure, request: Request, window: int | None) -> list[str]:
+    """The drawn tree, with the failing row marked, and the edge where it is about a key."""
+    row = failure.row
+    if row is None or row >= request.num_nodes:
+        return [line.text for line in draw_request(request, max_lines=_TREE)]
+    other = None if failure.column is None else failure.column - request.prefix_len
+    if other is None or not 0 <= other < request.num_nodes:
+        lines = draw_request(request, (row,), _TREE)
+        return bracket(lines, row, row, ("", "here"))
+    sign = _sign(failure, expected_reads(request, window)[row].has(failure.column or 0))
+    due, does = _EDGE_WORDS[sign]
+    lines = draw_request(request, (row, other), _TREE)
+    return bracket(lines, row, other, (due, f"row {row} {does}"))
+
+
+_EDGE_WORDS = {
+    "+": ("must not be read", "reads it"),
+    "-": ("must be read", "does not read it"),
+    "2": ("must be read once", "reads it twice"),
+    "~": ("must be read by every head", "reads it in some heads"),
+}
+
+
+def _sign(failure: Failure, due: bool) -> str:
+    """The sign of `visibility.LEGEND` for a key that is wrongly read."""
+    if not due:
+        return "+"
+    return {"reads-twice": "2", "heads-differ": "~", "wrong-weight": "~"}.get(failure.kind, "-")
+
+
+def _keys(
+    failures: Sequence[Failure], b: int, first: int | None, request: Request, window: int | None
+) -> list[Text]:
+    """The rows whose keys differ from what they must read, row `first` first; may be none."""
+    reads = expected_reads(request, window)
+    marks: dict[tuple[int, int], str] = {}
+    for failure in failures:
+        row, column = failure.row, failure.column
+        if failure.identity != "visibility" or failure.request != b:
+            continue
+        if row is None or column is None or row >= request.num_nodes:
+            continue
+        marks[row, column] = _sign(failure, reads[row].has(column))
+    rows = sorted({row for row, _ in marks}, key=lambda row: (row != first, row))
+    if not rows:
+        return []
+    lines = visibility_lines(request, window, rows[:_ROWS], marks)
+    more = [f"… {count(len(rows) - _ROWS, 'more row')} that differ"] if rows[_ROWS:] else []
+    return [
+        Text(""),
+        Text(f"  {LEGEND}", style="dim"),
+        *(Text(f"  {line}") for line in (*lines, *more)),
+    ]

@@ -1,0 +1,74 @@
+"""The list of backends: stages, limits in words, and the ones that cannot run."""
+
+from __future__ import annotations
+
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.registry import Backend, BackendError, BackendUnavailable
+from treeproof.reports.backends_table import backend_lines, entries, in_words
+
+
+def backend(name: str) -> Backend:
+    return Backend(
+        name=name,
+        stages=frozenset({"attend", "build"}),
+        consumes=frozenset(),
+        capabilities=Capabilities(max_rows=64, windows=False),
+        numerics=Numerics(),
+        requires=(),
+        make=object,
+        source="",
+    )
+
+
+def test_no_limit_and_every_limit_in_words() -> None:
+    assert in_words(Capabilities()) == "every case, on cpu and cuda"
+    limited = Capabilities(
+        max_topk=1,
+        max_rows=64,
+        row_order="breadth-first",
+        same_tree=True,
+        ragged=False,
+        pad_rows=False,
+        empty_prefix=False,
+        windows=False,
+        gqa=False,
+        rotary=False,
+        dtypes=frozenset({"float32"}),
+        devices=frozenset({"cpu"}),
+        head_dims=frozenset({64, 128}),
+        page_sizes=frozenset({16, 1}),
+        mask_modes=frozenset({"FULL_MASK"}),
+    )
+    assert in_words(limited) == (
+        "no sliding windows, no grouped query heads, no rotary embedding, no ragged batches, "
+        "no padded rows, no empty prefixes, one tree a batch, breadth-first rows, "
+        "at most 64 rows, at most 1 children of a node, head dims 64 128, page sizes 1 16, "
+        "masks FULL_MASK, only float32, on cpu"
+    )
+
+
+def test_what_cannot_be_loaded_is_said_and_hinders_no_other() -> None:
+    def load(name: str) -> Backend:
+        if name == "missing":
+            raise BackendUnavailable("package sglang is not installed; pip install sglang")
+        if name == "wrong":
+            raise BackendError("backend wrong: unknown stage merge")
+        if name == "old":
+            raise RuntimeError("built for another torch")
+        return backend(name)
+
+    known = {"good": "m.good", "missing": "m.missing", "old": "m.old", "wrong": "m.wrong"}
+    assert backend_lines(entries(known, load)) == [
+        "good  (m.good)",
+        "  stages  build attend",
+        "  takes   no sliding windows, at most 64 rows, on cpu and cuda",
+        "",
+        "missing",
+        "  unavailable: package sglang is not installed; pip install sglang",
+        "",
+        "old",
+        "  broken: importing m.old raises RuntimeError: built for another torch",
+        "",
+        "wrong",
+        "  broken: backend wrong: unknown stage merge",
+    ]
