@@ -23,8 +23,8 @@ class Choice:
 
     pool_index: tuple[int, ...]
     """Ascending."""
-    tied: bool
-    """A candidate left out scores the same as one chosen: other choices are as good."""
+    tied: tuple[int, ...]
+    """Candidates left out that score the same as one chosen: with them, other choices are as good."""
 
 
 def best_candidates(scores: Sequence[float], count: int) -> Choice:
@@ -41,7 +41,7 @@ def best_candidates(scores: Sequence[float], count: int) -> Choice:
         raise ValueError(f"count is {count}: accepted are 0 to {len(scores)}, the pool's size")
     ranked = sorted(range(len(scores)), key=lambda s: (-scores[s], s))
     chosen, left = ranked[:count], ranked[count:]
-    tied = bool(chosen and left) and scores[chosen[-1]] == scores[left[0]]
+    tied = tuple(s for s in left if chosen and scores[s] == scores[chosen[-1]])
     return Choice(tuple(sorted(chosen)), tied)
 
 
