@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SCATTER = 0x9E3779B1  # odd: multiplication modulo 2**bits permutes the numbers
+_ODD = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35)  # odd: multiplying permutes numbers modulo 2**bits
 
 
 def bits_needed(num_slots: int) -> int:
@@ -18,14 +18,20 @@ def bits_needed(num_slots: int) -> int:
 
 
 def sign_codes(num_slots: int, heads: int, width: int, salt: int, device: torch.device) -> Tensor:
-    """(num_slots, heads, width) of +-1 in float32; another head gives a slot another code."""
+    """(num_slots, heads, width) of +-1 in float32; another head or salt gives another code.
+
+    Slots whose codes are close under one salt are strangers under another, so that an average over
+    neighbours in K is no code in V.
+    """
     bits = bits_needed(num_slots)
     if width < bits:
         raise ValueError(f"{num_slots} slots need {bits} lanes, head dim is {width}")
-    modulus = 1 << bits
-    slots = torch.arange(num_slots, dtype=torch.int64, device=device)[:, None]
-    head = torch.arange(heads, dtype=torch.int64, device=device)[None, :]
-    number = ((slots + salt) * _SCATTER + head * 0x3779 + salt * 0x5851) % modulus
+    number = torch.arange(num_slots, dtype=torch.int64, device=device)[:, None]
+    number = number + 0x3779 * torch.arange(heads, dtype=torch.int64, device=device)
+    for turn in range(3):
+        # Each step permutes the numbers below 2**bits; xor with the upper half breaks linearity.
+        number = (number * _ODD[(turn + salt) % 3] + salt * 0x5851) % (1 << bits)
+        number = number ^ (number >> (bits // 2))
     lane = torch.arange(width, dtype=torch.int64, device=device)
     bit = (number[..., None] >> (lane % bits)) & 1
     flip = (lane * 0x2545F491 + salt) >> 3 & 1

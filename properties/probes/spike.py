@@ -22,6 +22,10 @@ from treeproof.properties.scene import Scene
 _GAP = 30.0
 """Score of the aimed key above every other: all others together weigh below 1e-9 at 10,000 keys."""
 
+_NEAR = 0.25
+"""Distance in every lane to count as the key's own value. An average that is not its code is that
+near only if seven eighths of at least eight keys agree with it in every bit."""
+
 
 @dataclass(frozen=True)
 class Aim:
@@ -59,7 +63,7 @@ def hits(attend: AttendCall, scene: Scene, x: VerifyInput, aims: Sequence[Aim]) 
             "spike",
         )
         got = done.attended.out[where[now, 1], where[now, 2]].float()
-        found[now] = ((got - v_code[target[now], kv_head[now]]).abs() < 0.5).all(1)
+        found[now] = ((got - v_code[target[now], kv_head[now]]).abs() < _NEAR).all(1)
     return tuple(found.tolist())
 
 
