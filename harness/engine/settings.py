@@ -1,0 +1,106 @@
+"""What a run is asked to do."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from treeproof.contract.case import DTYPES
+from treeproof.contract.failure import COLUMNS
+
+PROFILES = ("quick", "ci", "gpu", "nightly")
+MOST_WORKERS = 16
+"""Where the number is not given: each worker imports torch of its own, about 400 MB and 2 s."""
+
+
+class SettingsError(Exception):
+    """A run was asked for that cannot be done. A usage error: exit code 2."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of one run; checked at construction, SettingsError names the field.
+
+    `backends`: references as `registry.load` takes them; none: every installed one, and then one
+    that cannot run here is listed and no more. `identities`: none means all columns. `examples`:
+    distinct cases, None for as many as the profile has. `trees`: shape files to check instead of
+    drawn cases, at each of `prefixes` keys. `dtype`: every case in this dtype. `workers`: None is
+    one a core (one in all on a GPU), 0 is this process, for debuggers. `time_limit` (seconds): no
+    case is started after it. `launch_timeout` (seconds): the longest that one stage of one check
+    may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
+    `store`: where failures are kept from run to run; None keeps none.
+    """
+
+    backends: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
+    profile: str = "quick"
+    seed: int = 0
+    examples: int | None = None
+    trees: tuple[Path, ...] = ()
+    prefixes: tuple[int, ...] = (0, 1, 63, 1000)
+    device: str = "cpu"
+    dtype: str | None = None
+    workers: int | None = None
+    time_limit: float | None = None
+    launch_timeout: float = 60.0
+    fail_fast: bool = False
+    reduce: bool = True
+    run_dir: Path | None = None
+    store: Path | None = Path(".treeproof")
+
+    def __post_init__(self) -> None:
+        _one_of("profile", self.profile, PROFILES)
+        for identity in self.identities:
+            _one_of("identities", identity, COLUMNS)
+        if self.dtype is not None:
+            _one_of("dtype", self.dtype, DTYPES)
+        _one_of("device", self.device_kind, ("cpu", "cuda"))
+        if not 0 <= self.seed < 2**63:
+            raise SettingsError(f"seed is {self.seed}: accepted are 0 to 2**63 - 1")
+        if self.workers is not None and self.workers < 0:
+            raise SettingsError(f"workers is {self.workers}: accepted are 0 and above")
+        if self.examples is not None and self.examples < 1:
+            raise SettingsError(f"examples is {self.examples}: accepted are 1 and above")
+        for name in ("time_limit", "launch_timeout"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SettingsError(f"{name} is {value}: accepted are seconds above 0")
+
+    @property
+    def device_kind(self) -> str:
+        """`cpu` or `cuda`, without the index."""
+        return self.device.partition(":")[0]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to judge, in the order they are shown."""
+        return tuple(c for c in COLUMNS if not self.identities or c in self.identities)
+
+    @property
+    def worker_count(self) -> int:
+        """Worker processes to start; 0 for none."""
+        if self.workers is not None:
+            return self.workers
+        if self.device_kind != "cpu":
+            return 1
+        return min(_cores(), MOST_WORKERS)
+
+    def as_builtins(self) -> dict[str, Any]:
+        """The settings as JSON can hold them."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        return plain
+
+
+def _one_of(field: str, value: str, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise SettingsError(f"{field} is {value!r}: accepted are {', '.join(accepted)}")
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # what a container or taskset leaves to this process
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
