@@ -62,7 +62,7 @@ def owners(columns: Sequence[Sequence[int]]) -> dict[int, list[tuple[int, int]]]
             if slot < 0:
                 continue
             for other, other_column in found.get(slot, []):
-                if other == request or other_column != column:
+                if other_column != column:  # within one request always so
                     raise ValueError(
                         f"slot {slot} is column {column} of request {request} "
                         f"and column {other_column} of request {other}"

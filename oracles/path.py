@@ -22,7 +22,7 @@ from treeproof.oracles.rotary import rotated
 __all__ = ["PathResult", "attend_paths"]
 
 CHUNK = 1 << 20
-"""Numbers in the largest tensor made at a time (8 MiB in float64), whatever the prefix length."""
+"""About the most numbers in one tensor (8 MiB in float64), whatever the prefix length."""
 
 
 def attend_paths(
@@ -42,12 +42,7 @@ def attend_paths(
     embedding is applied here, at logical index P + depth. With a window of W keys, index t sees
     index p iff t - W < p <= t. Raises ValueError where a tensor does not fit the tree or the shape.
     """
-    check_inputs(
-        tree,
-        prefix_len,
-        shape,
-        {"q": q, "k_prefix": k_prefix, "v_prefix": v_prefix, "k_tree": k_tree, "v_tree": v_tree},
-    )
+    check_inputs(tree, prefix_len, shape, q, k_prefix, v_prefix, k_tree, v_tree)
     seen = _Seen.of(tree, prefix_len, shape.window)
     at = torch.tensor([prefix_len + depth for depth in tree.depth], device=q.device)
     query = _grouped(rotated(q, at, shape.rotary)[seen.order], shape)
@@ -142,7 +137,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> _Parti
 def _own(
     query: Tensor, keys: Tensor, values: Tensor, lists: list[list[int]], shape: AttentionShape
 ) -> _Partial:
-    """Each node on its own list: one stack for lists of equal length, none above CHUNK numbers."""
+    """Each node on its own list: one stack for lists of equal length, in pieces of about CHUNK."""
     parts = []
     low = 0
     for length, equal in groupby(lists, key=len):

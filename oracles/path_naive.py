@@ -22,12 +22,7 @@ def attend_paths_naive(
     v_tree: Tensor,
 ) -> PathResult:
     """Attention at the last position of `prefix + path(v)`, for each node v. Arguments as `path`'s."""
-    check_inputs(
-        tree,
-        prefix_len,
-        shape,
-        {"q": q, "k_prefix": k_prefix, "v_prefix": v_prefix, "k_tree": k_tree, "v_tree": v_tree},
-    )
+    check_inputs(tree, prefix_len, shape, q, k_prefix, v_prefix, k_tree, v_tree)
     k_prefix = rotated(k_prefix, torch.arange(prefix_len, device=q.device), shape.rotary)
     v_prefix = v_prefix.double()
     rows = []

@@ -39,9 +39,9 @@ def check_inputs(
     tree: CandidateTree,
     prefix_len: int,
     shape: AttentionShape,
-    tensors: dict[str, Tensor],
+    *tensors: Tensor,
 ) -> None:
-    """Raise ValueError naming the first of q, k_prefix, v_prefix, k_tree, v_tree that does not fit.
+    """Raise ValueError naming the first of q, k_prefix, v_prefix, k_tree and v_tree that is unfit.
 
     The oracle is the truth of everything else: a tensor of a wrong shape must not broadcast into a
     plausible answer.
@@ -55,8 +55,7 @@ def check_inputs(
         "v_tree": (n, heads, shape.v_head_dim),
     }
     dtype = getattr(torch, shape.dtype)
-    for name, size in expected.items():
-        given = tensors[name]
+    for (name, size), given in zip(expected.items(), tensors, strict=True):
         if tuple(given.shape) != size:
             raise ValueError(f"{name} has shape {tuple(given.shape)}: accepted is {size}")
         if given.dtype != dtype:
