@@ -1,0 +1,240 @@
+"""Backend `page-table`: one table line a row, its prefix and then its ancestors, one softmax.
+
+The line of a row lists the slots of its logical indices 0 to P + depth, which makes tree attention
+ordinary paged attention with pages of one key. Prefix pages of any size are expanded when the table
+is built. A window is the end of a line, so it is cut by logical index.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
+from treeproof.contract.registry import register
+
+_GATHERED = 1 << 19
+"""Elements of K that one chunk of rows gathers: 2 MiB in float32, which stays in a core's cache."""
+
+
+@register(
+    "page-table",
+    consumes={
+        "draft_token",
+        "seq_lens",
+        "qo_indptr",
+        "out_cache_loc",
+        "request_slots",
+        "req_to_token",
+        "page_table",
+        "cache_seqlens",
+    },
+    capabilities=Capabilities(nan_safe=True),
+    numerics=Numerics(p="float32"),
+)
+class PageTable:
+    """Tree attention as paged attention of T independent sequences."""
+
+    def build(self, c: Candidates) -> VerifyInput:
+        """Chase parents in step, all rows at once; a line is the prefix and then the path."""
+        width = int(c.num_rows.max())
+        row = torch.arange(width, device=c.num_rows.device)
+        real, launched = row < c.num_nodes[:, None], row < c.num_rows[:, None]  # (B, Nmax)
+        parent = _parents(c, real)
+        path, depth = _paths(parent, real, c.spec_steps)
+        tokens = torch.cat([c.bonus_tokens[:, None], c.draft_token], dim=1)
+        slots = _expanded(c)
+        own = slots.gather(1, torch.where(real, c.seq_lens[:, None] + row, 0))
+        lines, lengths = _lines(c.seq_lens, slots, path, depth)
+        first = c.num_rows.cumsum(0) - c.num_rows
+        next_token, next_sibling = _links(parent)
+        return VerifyInput(
+            draft_token=torch.where(real, tokens, 0)[launched],
+            positions=torch.where(real, lengths - 1, 0)[launched],
+            seq_lens=c.seq_lens,
+            qo_indptr=pad(c.num_rows.cumsum(0), (1, 0)),
+            out_cache_loc=torch.where(real, own, c.kv.pad_slot)[launched],
+            request_slots=c.request_slots,
+            req_to_token=c.req_to_token,
+            topk=c.topk,
+            spec_steps=c.spec_steps,
+            shape=c.shape,
+            kv=c.kv,
+            retrieve_index=torch.where(real, first[:, None] + row, -1),
+            retrieve_next_token=next_token,
+            retrieve_next_sibling=next_sibling,
+            retrieve_parent_token=parent,
+            page_table=lines[launched],
+            cache_seqlens=lengths[launched],
+        )
+
+    def attend(
+        self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+    ) -> Attended:
+        """Each row against the last min(length, window) slots of its line, in float32."""
+        store_kv(x, k, v, k_cache, v_cache)
+        table, lengths = _table(x)
+        reach = lengths if x.shape.window is None else lengths.clamp(max=x.shape.window)
+        out = q.new_empty(*q.shape[:2], v.shape[2])
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        read, rows, reaches = [], x.qo_indptr.tolist(), reach.tolist()
+        for first, end in pairwise(rows):
+            longest = max(reaches[first:end])
+            step = torch.arange(longest, device=q.device)
+            chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
+            for start in range(first, end, chunk):
+                own = slice(start, min(start + chunk, end))
+                listed = step < reach[own, None]
+                # Past its end a line's first slot inside the window is named again, at weight 0.
+                cells = (lengths - reach)[own, None] + step * listed
+                slots = table[own].gather(1, cells)
+                out[own], lse[own] = _softmax_over(
+                    q[own].float(), slots, listed, k_cache, v_cache, x.shape.score_scale
+                )
+                read.append(slots[listed])
+        declared = {"kv_indptr": pad(reach.cumsum(0), (1, 0)), "kv_indices": torch.cat(read)}
+        return Attended(out=out, lse=lse, declared=declared)
+
+    def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
+        """Every row checks the edge above it; from the root, step to the child whose edge holds."""
+        parent = _parent_of_line(x)
+        holds = (parent >= 0) & (target_predict[parent.clamp(min=0)] == x.draft_token)
+        after = torch.full_like(parent, -1)
+        # Siblings hold distinct tokens: no two rows below one parent hold their edge.
+        after[parent[holds]] = holds.nonzero()[:, 0]
+        path = [x.qo_indptr[:-1]]
+        for _ in range(x.spec_steps):
+            path.append(torch.where(path[-1] >= 0, after[path[-1]], -1))
+        accept_index = torch.stack(path, dim=1)
+        taken = accept_index >= 0
+        return Accepted(
+            accept_index=accept_index,
+            accept_len=taken.sum(1),
+            tokens=torch.where(taken, target_predict[accept_index], -1),
+        )
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        """Last slot of an accepted row's line to columns P, P + 1, ... of `req_to_token`."""
+        table, lengths = _table(x)
+        own = table.gather(1, lengths[:, None] - 1)[:, 0]
+        taken = accepted.accept_index >= 0
+        step = torch.arange(taken.shape[1], device=taken.device)
+        column = (x.seq_lens[:, None] + step)[taken]
+        table_row = x.request_slots[:, None].expand_as(taken)[taken]
+        targets = x.req_to_token[table_row, column]
+        sources = own[accepted.accept_index[taken]]
+        # index_copy_ takes its values from a gathered copy, so overlap does no harm.
+        k_cache.index_copy_(0, targets, k_cache[sources])
+        v_cache.index_copy_(0, targets, v_cache[sources])
+        last = (accepted.tokens >= 0).sum(1, keepdim=True) - 1
+        return Committed(
+            seq_lens=x.seq_lens + taken.sum(1), next_root=accepted.tokens.gather(1, last)[:, 0]
+        )
+
+
+def _parents(c: Candidates, real: Tensor) -> Tensor:
+    """(B, Nmax) parent row; -1 for the root and padding. Parents are found by binary search."""
+    # A last column above every pool index keeps the search inside the table.
+    selected = pad(c.selected_index, (0, 1), value=1 << 62)
+    ordered, order = selected.sort(dim=1)
+    beam = c.selected_index.clamp(min=0) // c.topk
+    parent_pool = pad(c.parent_list, (0, 1), value=-1).gather(1, beam)
+    at = torch.searchsorted(ordered, parent_pool)
+    below_root = beam == 0
+    lost = (real[:, 1:] & ~below_root & (ordered.gather(1, at) != parent_pool)).nonzero().tolist()
+    if lost:
+        b, j = lost[0]
+        raise ValueError(
+            f"selected_index[{b}, {j}] is {int(selected[b, j])}: its parent "
+            f"{int(parent_pool[b, j])} is not selected"
+        )
+    parent = torch.where(below_root, 0, order.gather(1, at) + 1)
+    return pad(torch.where(real[:, 1:], parent, -1), (1, 0), value=-1)
+
+
+def _paths(parent: Tensor, real: Tensor, spec_steps: int) -> tuple[Tensor, Tensor]:
+    """(B, Nmax, S+1) rows from the root down to each row, then the row repeated; (B, Nmax) depth.
+
+    A padded row's path is the root.
+    """
+    depth = torch.zeros_like(parent)
+    up = [torch.where(real, torch.arange(parent.shape[1], device=parent.device), 0)]
+    for _ in range(spec_steps):
+        above = parent.gather(1, up[-1])
+        depth = depth + (above >= 0)
+        up.append(torch.where(above >= 0, above, up[-1]))
+    step = torch.arange(spec_steps + 1, device=parent.device)
+    return torch.stack(up, dim=2).gather(2, (depth[:, :, None] - step).clamp(min=0)), depth
+
+
+def _expanded(c: Candidates) -> Tensor:
+    """(B, columns) slots of each request's logical columns, out of whole pages."""
+    page = c.kv.page_size
+    pages = c.req_to_token[c.request_slots, ::page] // page
+    return (pages[:, :, None] * page + torch.arange(page, device=pages.device)).flatten(1)
+
+
+def _lines(prefix: Tensor, slots: Tensor, path: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, Nmax, longest) slots by logical index, and (B, Nmax) how many of them count."""
+    lengths = prefix[:, None] + depth + 1
+    index = torch.arange(int(lengths.max()), device=prefix.device)
+    step = (index - prefix[:, None]).clamp(0, path.shape[2] - 1)  # (B, longest)
+    tree = path.gather(2, step[:, None].expand(-1, path.shape[1], -1))
+    column = torch.where(index < prefix[:, None, None], index, prefix[:, None, None] + tree)
+    request = torch.arange(len(prefix), device=prefix.device)[:, None, None]
+    return slots[request, column], lengths
+
+
+def _links(parent: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, Nmax) first child and next sibling, ascending: neighbours once rows are sorted by parent."""
+    ranked, order = parent.sort(dim=1, stable=True)
+    follows = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+    next_sibling = torch.full_like(parent, -1)
+    next_sibling.scatter_(1, order[:, :-1], torch.where(follows, order[:, 1:], -1))
+    row = torch.arange(parent.shape[1], device=parent.device).expand_as(parent).contiguous()
+    at = torch.searchsorted(ranked, row).clamp(max=parent.shape[1] - 1)
+    next_token = torch.where(ranked.gather(1, at) == row, order.gather(1, at), -1)
+    return next_token, next_sibling
+
+
+def _table(x: VerifyInput) -> tuple[Tensor, Tensor]:
+    if x.page_table is None or x.cache_seqlens is None:
+        raise ValueError("page_table and cache_seqlens are needed, and were not built")
+    return x.page_table, x.cache_seqlens
+
+
+def _parent_of_line(x: VerifyInput) -> Tensor:
+    """(T,) batch-global parent row; -1 for roots and padding. It is who owns the last slot but one."""
+    table, lengths = _table(x)
+    own = table.gather(1, lengths[:, None] - 1)[:, 0]
+    above = table.gather(1, (lengths[:, None] - 2).clamp(min=0))[:, 0]
+    # Stable: a padded row ends in the root's slot as well, and the root comes first.
+    ordered, order = own.sort(stable=True)
+    parent = order[torch.searchsorted(ordered, above).clamp(max=len(own) - 1)]
+    prefix = x.seq_lens.repeat_interleave(x.qo_indptr[1:] - x.qo_indptr[:-1])
+    return torch.where(lengths > prefix + 1, parent, -1)
+
+
+def _softmax_over(
+    q: Tensor, slots: Tensor, listed: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`q` (n, Hq, D) float32, `slots` and `listed` (n, L): out (n, Hq, Dv) and natural-log lse."""
+    (rows, heads, _), (_, kv_heads, v_dim) = q.shape, v_cache.shape
+    lanes = slots[:, None] * kv_heads + torch.arange(kv_heads, device=q.device)[:, None]
+    lanes, shape = lanes.flatten(), (rows * kv_heads, slots.shape[1], -1)
+    keys = k_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
+    scores = torch.bmm(q.view(rows * kv_heads, heads // kv_heads, -1), keys.transpose(1, 2)) * scale
+    hidden = ~listed.repeat_interleave(kv_heads, 0)[:, None]
+    scores = scores.masked_fill(hidden, float("-inf"))
+    values = v_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
+    out = torch.bmm(torch.softmax(scores, dim=-1), values)
+    return out.view(rows, heads, v_dim).to(k_cache.dtype), torch.logsumexp(scores, -1).view(
+        rows, heads
+    )
