@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from treeproof.contract.case import Request
 
@@ -50,3 +54,16 @@ def ancestor_rows(request: Request, row: int) -> frozenset[int]:
     """Rows of the path from the root to this row, both included, whatever the window."""
     node = request.node_of_row[row]
     return frozenset(request.row_of_node[a] for a in request.tree.path(node))
+
+
+@lru_cache(maxsize=64)
+def read_matrix(
+    request: Request, window: int | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The same as arrays: (N,) first prefix column of each row, and (N, N) rows that it reads."""
+    reads = expected_reads(request, window)
+    first = np.array([read.first for read in reads], dtype=np.int64)
+    rows: npt.NDArray[Any] = np.zeros((len(reads), len(reads)), dtype=bool)
+    for row, read in enumerate(reads):
+        rows[row, list(read.rows)] = True
+    return first, rows

@@ -112,26 +112,29 @@ def judge_commit(
 ) -> list[Failure]:
     """Measured: columns [P, P + len) hold the accepted path; boundary, bonus, all else unmoved."""
     failures: list[Failure] = []
-    same_k, same_v = _same(after[0], before[0]), _same(after[1], before[1])
-    moved = ~(same_k & same_v)
+    moved = ~(_same(after[0], before[0]) & _same(after[1], before[1]))
+    places = [
+        (b, j, scene.ledger.row_slots(b)[j], scene.ledger.row_slots(b)[row])
+        for b, path in enumerate(prediction.rows)
+        for j, row in enumerate(path)
+    ]
+    target = torch.tensor([place[2] for place in places], device=scene.device)
+    source = torch.tensor([place[3] for place in places], device=scene.device)
+    kept = _same(after[0][target], before[0][source]) & _same(after[1][target], before[1][source])
+    for at in (~kept).nonzero().flatten().tolist()[:8]:
+        b, j, _, _ = places[at]
+        request, row = scene.case.requests[b], prediction.rows[b][j]
+        failures.append(
+            _failure(
+                "path-not-compacted", "measured", "commit",
+                f"column {request.prefix_len + j} does not hold {row_name(request, row)} "
+                "after the commit",
+                request=b, row=row, column=request.prefix_len + j,
+            )
+        )  # fmt: skip
     seq_lens, roots = done.seq_lens.tolist(), done.next_root.tolist()
     for b, request in enumerate(scene.case.requests):
         path = prediction.rows[b]
-        slots = scene.ledger.row_slots(b)
-        target = torch.tensor(slots[: len(path)], device=scene.device)
-        source = torch.tensor([slots[row] for row in path], device=scene.device)
-        kept = _same(after[0][target], before[0][source]) & _same(
-            after[1][target], before[1][source]
-        )
-        for j in (~kept).nonzero().flatten().tolist()[:4]:
-            failures.append(
-                _failure(
-                    "path-not-compacted", "measured", "commit",
-                    f"column {request.prefix_len + j} does not hold {row_name(request, path[j])} "
-                    "after the commit",
-                    request=b, row=path[j], column=request.prefix_len + j,
-                )
-            )  # fmt: skip
         boundary = request.prefix_len + len(path)
         if seq_lens[b] != boundary:
             failures.append(

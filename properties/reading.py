@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -169,7 +170,8 @@ def judge_measured(scene: Scene, measured: Measured) -> list[Failure]:
     return failures
 
 
-def aims_of(scene: Scene, *, complete: bool) -> list[tuple[Aim, int, int, int, bool]]:
+@lru_cache(maxsize=4)
+def aims_of(scene: Scene, complete: bool) -> list[tuple[Aim, int, int, int, bool]]:
     """(aim, request, row, column, visible) for all visible tree keys, prefix edges, some hidden."""
     case = scene.case
     aims = []
@@ -204,7 +206,7 @@ def judge_spike(
     attend: AttendCall, scene: Scene, x: VerifyInput, found: list[Failure], *, complete: bool
 ) -> list[Failure]:
     """Failures that spike shows beyond those tomography `found` for the same row and column."""
-    aims = aims_of(scene, complete=complete)
+    aims = aims_of(scene, complete)
     results = hits(attend, scene, x, [aim for aim, *_ in aims])
     known = {(f.request, f.row, f.column) for f in found}
     failures: list[Failure] = []

@@ -117,6 +117,10 @@ def predictions(case: VerifyCase, limit: int) -> list[Prediction]:
     leaves = [request.tree.leaves for request in case.requests]
     rounds = min(limit, max(map(len, leaves)))
     found = []
+    strangers = [
+        [_stranger(case, b, node) for node in range(len(request.tree))]
+        for b, request in enumerate(case.requests)
+    ]
     for turn in range(rounds + 1):
         tokens: list[int] = []
         rows, emitted = [], []
@@ -128,8 +132,7 @@ def predictions(case: VerifyCase, limit: int) -> list[Prediction]:
                 path = path[: 1 + address_hash(case.seed, _STOP, b) % len(path)]
             wanted = dict(itertools.pairwise(path))
             of_node = [
-                tree.tokens[wanted[n]] if n in wanted else _stranger(case, b, n, turn)
-                for n in range(len(tree))
+                tree.tokens[wanted[n]] if n in wanted else strangers[b][n] for n in range(len(tree))
             ]
             walk = greedy_walk(tree, of_node, max_len=len(tree))
             rows.append(tuple(request.row_of_node[n] for n in walk.nodes))
@@ -140,11 +143,11 @@ def predictions(case: VerifyCase, limit: int) -> list[Prediction]:
     return found
 
 
-def _stranger(case: VerifyCase, b: int, node: int, turn: int) -> int:
+def _stranger(case: VerifyCase, b: int, node: int) -> int:
     """A token that none of the node's children carries."""
     tree = case.requests[b].tree
     taken = {tree.tokens[child] for child in tree.children(node)}
-    token = address_hash(case.seed, _OFF_PATH, b, node, turn) % VOCABULARY
+    token = address_hash(case.seed, _OFF_PATH, b, node) % VOCABULARY
     while token in taken:
         token = (token + 1) % VOCABULARY
     return token

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from treeproof.contract.case import MaskMode, VerifyCase
 from treeproof.contract.failure import Evidence, Failure
 from treeproof.contract.ledger import SlotLedger
-from treeproof.properties.expected import Reads, ancestor_rows, expected_reads
+from treeproof.properties.expected import Reads, ancestor_rows, expected_reads, read_matrix
 
 Counts = npt.NDArray[np.float64]
 
@@ -141,15 +141,13 @@ def column_of_slot(ledger: SlotLedger, request: int) -> Mapping[int, int]:
 def expected_counts(case: VerifyCase, request: int, columns: Sequence[int]) -> Counts:
     """(rows, columns) of 0 and 1: what the drawn tree says about these columns."""
     req = case.requests[request]
-    reads = expected_reads(req, case.shape.window)
+    first, rows = read_matrix(req, case.shape.window)
     column = np.asarray(columns, dtype=np.int64)
-    wanted = np.zeros((len(reads), len(column)))
+    wanted = np.zeros((len(first), len(column)))
     prefix = (column >= 0) & (column < req.prefix_len)
-    tree = np.flatnonzero(column >= req.prefix_len)
-    for row, read in enumerate(reads):
-        wanted[row, prefix] = column[prefix] >= read.first
-        for j in tree:
-            wanted[row, j] = (int(column[j]) - req.prefix_len) in read.rows
+    wanted[:, prefix] = column[prefix][None, :] >= first[:, None]
+    tree = column >= req.prefix_len
+    wanted[:, tree] = rows[:, column[tree] - req.prefix_len]
     return wanted
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from treeproof.properties.declared import closures, declarations, tree_block
 from treeproof.properties.probes import random_data
 from treeproof.properties.probes.clock import read_clock
 from treeproof.properties.probes.codes import sign_codes
-from treeproof.properties.probes.launch import AttendCall, Launched, launch
+from treeproof.properties.probes.launch import AttendCall, Contents, Launched, launch
 from treeproof.properties.reading import Measured, judge_measured, judge_spike, measure
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure, raised
@@ -42,12 +43,17 @@ MAX_WALKS = 64
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What to check and how thoroughly. `in_flight` is told the stage about to run."""
+    """What to check and how thoroughly.
+
+    `without` switches single (identity, evidence) checks off. `in_flight` is told the stage about
+    to run.
+    """
 
     device: str = "cpu"
     profile: str = "quick"
     identities: frozenset[str] = frozenset(COLUMNS)
     evidence: frozenset[str] = frozenset({"declared", "measured"})
+    without: frozenset[tuple[Identity, Evidence]] = frozenset()
     in_flight: Callable[[str], None] | None = None
 
     @property
@@ -56,7 +62,11 @@ class CheckOptions:
         return self.profile == "nightly"
 
     def wants(self, identity: Identity, evidence: Evidence) -> bool:
-        return identity in self.identities and evidence in self.evidence
+        return (
+            identity in self.identities
+            and evidence in self.evidence
+            and (identity, evidence) not in self.without
+        )
 
 
 def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Checked:
@@ -82,6 +92,7 @@ class _Prepared:
     candidates: Candidates
     data: LogicalData
     truth: tuple[PathResult, ...]
+    rounds: tuple[traversal.Prediction, ...]
     seconds: float
 
 
@@ -98,7 +109,9 @@ def _prepare(case: VerifyCase, device: str) -> _Prepared:
         )
         for b, r in enumerate(case.requests)
     )  # fmt: skip
-    return _Prepared(scene, made, data, truth, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    rounds = tuple(traversal.predictions(case, MAX_WALKS))
+    return _Prepared(scene, made, data, truth, rounds, seconds)
 
 
 @dataclass
@@ -152,8 +165,11 @@ class _Check:
             )  # fmt: skip
 
     def _broke(self, violation: Violation) -> None:
-        self.broken = f"{violation.failure.stage} broke its contract"
-        self.failures.append(violation.failure)
+        """Note a broken contract, once a stage and kind: every probe would say it again."""
+        failure = violation.failure
+        self.broken = f"{failure.stage} broke its contract"
+        if not any((f.kind, f.stage) == (failure.kind, failure.stage) for f in self.failures):
+            self.failures.append(failure)
 
     def _recover(self, identity: Identity, evidence: Evidence, what: Any, values: Any) -> None:
         self.recovered.append(
@@ -331,14 +347,11 @@ class _Check:
         attend = self._attend_call(x)
         seen = garble(x, self.backend.consumes, self.case.seed)
         with self._timed("probe"):
-            try:
-                self._random(attend, x, seen)
-                if self.options.wants("visibility", "measured"):
-                    self._visibility(attend, seen)
-                if self.options.wants("position", "measured"):
-                    self._clock(attend, x, seen)
-            except Violation as violation:
-                self._broke(violation)
+            for probe in (self._random, self._visibility, self._clock):
+                try:
+                    probe(attend, x, seen)
+                except Violation as violation:
+                    self._broke(violation)
 
     def _attend_call(self, x: VerifyInput) -> AttendCall:
         instance: Any = self.instance
@@ -360,10 +373,10 @@ class _Check:
     def _random(self, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
         """Random data: outputs in the bound, writes, inputs left alone, poison without influence."""
         with _unwritten_shows():
-            quiet = self._launch_random(attend, x, seen, random_data.QUIET)
-            self._judge_mutation(seen, x, quiet)
-            other = garble(x, self.backend.consumes, self.case.seed + 1)
-            loud = self._launch_random(attend, x, other, random_data.LOUD)
+            laid = random_data.contents(self.scene, x, self.prepared.data, random_data.QUIET)
+            quiet = launch(attend, self.scene, seen, laid, "random")
+            self._judge_mutation(seen, x, quiet, laid)
+            loud = self._launch_loud(attend, x)
         if self.options.wants("output", "measured"):
             limits = output.bounds(self.scene, self.prepared.truth, self.backend.numerics)
             failures, self.margin = output.judge(
@@ -371,7 +384,8 @@ class _Check:
             )
             self._cell("output", "measured", "attend", failures)
         self._judge_launched(x, quiet.attended.declared)
-        self._judge_influence(attend, x, seen, quiet, loud)
+        if loud is not None:
+            self._judge_influence(attend, x, seen, quiet, loud)
         if self.options.wants("kv", "measured"):
             failures = kv.judge_writes(self.scene, quiet)
             if not self.backend.capabilities.stores_kv or self.stored_by_reference:
@@ -382,6 +396,24 @@ class _Check:
                     self._not_checked("kv", "measured", "attend", "reference: written by store_kv")
             else:
                 self._cell("kv", "measured", "attend", failures)
+
+    def _launch_loud(self, attend: AttendCall, x: VerifyInput) -> Launched | None:
+        """The same data over loud poison and other garbage; None where NaN came through."""
+        other = garble(x, self.backend.consumes, self.case.seed + 1)
+        try:
+            return self._launch_random(attend, x, other, random_data.LOUD)
+        except Violation as violation:
+            if violation.failure.kind != "not-finite":
+                raise
+            failure = msgspec.structs.replace(
+                violation.failure,
+                identity="kv",
+                kind="unowned-influences",
+                message=violation.failure.message + ": NaN lay in pages that no table names",
+            )
+            if self.options.wants("kv", "measured"):
+                self._cell("kv", "measured", "attend", [failure])
+            return None
 
     def _judge_launched(self, x: VerifyInput, declared: Mapping[str, Any]) -> None:
         """Tables handed to the kernel. Fields of ours handed back are no evidence."""
@@ -406,10 +438,11 @@ class _Check:
         laid = random_data.contents(self.scene, x, self.prepared.data, fill)
         return launch(attend, self.scene, seen, laid, "random")
 
-    def _judge_mutation(self, seen: VerifyInput, x: VerifyInput, done: Launched) -> None:
+    def _judge_mutation(
+        self, seen: VerifyInput, x: VerifyInput, done: Launched, laid: Contents
+    ) -> None:
         before = tensors_of(garble(x, self.backend.consumes, self.case.seed))
         changed = contract.mutated(before, tensors_of(seen))
-        laid = random_data.contents(self.scene, x, self.prepared.data, random_data.QUIET)
         changed += [n for n, a, b in (("q", laid.q, done.q),) if not contract.same_bits(a, b)]
         rows = self.scene.real_index
         slots = self.scene.tree_slots
@@ -430,9 +463,10 @@ class _Check:
         if not self.backend.capabilities.deterministic or self._same(quiet, loud):
             return
         with _unwritten_shows():
-            again = self._launch_random(attend, x, seen, random_data.QUIET)
+            # Twice: a kernel that alternates would otherwise look like one that peeks.
+            again = [self._launch_random(attend, x, seen, random_data.QUIET) for _ in range(2)]
             memory = self._launch_random(attend, x, seen, random_data.LOUD)
-        if not self._same(quiet, again):
+        if not all(self._same(quiet, one) for one in again):
             self.failures.append(
                 contract_failure(
                     "nondeterministic", "attend", "the same launch twice gives other bits; "
@@ -483,7 +517,9 @@ class _Check:
                 return self.scene.rows[flat]
         return self.scene.rows[self.scene.real[0]]
 
-    def _visibility(self, attend: AttendCall, seen: VerifyInput) -> None:
+    def _visibility(self, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+        if not self.options.wants("visibility", "measured"):
+            return
         complete = self.options.complete
         measured = measure(attend, self.scene, seen, complete=complete)
         self.measured = measured
@@ -496,7 +532,7 @@ class _Check:
         self._cell("visibility", "measured", "attend", failures)
 
     def _clock(self, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
-        if "positions" not in self.produced:
+        if "positions" not in self.produced or not self.options.wants("position", "measured"):
             return
         measured = self.measured or measure(attend, self.scene, seen, complete=False)
         # The harness rotates by what the builder said; attend gets garbage unless it reads it.
@@ -518,7 +554,7 @@ class _Check:
         own = {"accept", "commit"} & self.backend.stages
         if not own:
             return
-        rounds = traversal.predictions(self.case, MAX_WALKS)
+        rounds = self.prepared.rounds
         seen = garble(x, self.backend.consumes, self.case.seed)
         for stage, judge in (("accept", self._accept), ("commit", self._commit)):
             if stage in own:
