@@ -1,0 +1,220 @@
+"""Backend `swa-window`: one list a row by logical index, cut where the row's window begins.
+
+A row's list (kv_indptr, kv_indices) is its prefix and its ancestors down to itself, so the place of
+a key in the list is its logical index; `kv_start` is the first place inside the window. Rows with
+equally many keys are computed together, without padding. Without a window the cut is at 0.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
+from treeproof.contract.registry import register
+
+_GATHERED = 1 << 19
+"""Elements of K gathered at once: 2 MiB in float32, which stays in a core's cache."""
+
+
+@register(
+    "swa-window",
+    consumes={
+        "draft_token",
+        "seq_lens",
+        "qo_indptr",
+        "out_cache_loc",
+        "kv_indptr",
+        "kv_indices",
+        "kv_start",
+    },
+    capabilities=Capabilities(nan_safe=True),
+    numerics=Numerics(p="float32"),
+)
+class SwaWindow:
+    """Tree attention as attention over T lists, each with a window of its own."""
+
+    def build(self, c: Candidates) -> VerifyInput:
+        """Depth-first from each root: the stack is the path of the row that is entered."""
+        rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
+        first, width = [0, *accumulate(rows)], max(rows)
+        table_rows, device = c.request_slots.tolist(), c.seq_lens.device
+        pieces, lengths, homes, positions, parents = [], [], [], [], []
+        for b, (count, prefix) in enumerate(zip(rows, prefix_lens, strict=True)):
+            paths = _paths(c, b, nodes[b]) + [[0]] * (count - nodes[b])
+            slots = c.req_to_token[table_rows[b]]
+            own = slots[prefix : prefix + nodes[b]]
+            flat = own[[row for path in paths for row in path]]
+            for path in torch.split(flat, [len(path) for path in paths]):
+                pieces += [slots[:prefix], path]
+            lengths += [prefix + len(path) for path in paths]
+            homes += [own, own.new_full((count - nodes[b],), c.kv.pad_slot)]
+            positions += [prefix + len(path) - 1 for path in paths[: nodes[b]]]
+            positions += [0] * (count - nodes[b])
+            parents.append([path[-2] if len(path) > 1 else -1 for path in paths])
+        window = c.shape.window or max(lengths)
+        index, next_token, next_sibling, parent = _links(parents, nodes, first, width).to(device)
+        return VerifyInput(
+            draft_token=_tokens(c, rows, nodes),
+            positions=torch.tensor(positions, device=device),
+            seq_lens=c.seq_lens,
+            qo_indptr=torch.tensor(first, device=device),
+            out_cache_loc=torch.cat(homes),
+            request_slots=c.request_slots,
+            req_to_token=c.req_to_token,
+            topk=c.topk,
+            spec_steps=c.spec_steps,
+            shape=c.shape,
+            kv=c.kv,
+            retrieve_index=index,
+            retrieve_next_token=next_token,
+            retrieve_next_sibling=next_sibling,
+            retrieve_parent_token=parent,
+            kv_indptr=torch.tensor([0, *accumulate(lengths)], device=device),
+            kv_indices=torch.cat(pieces),
+            kv_start=torch.tensor([max(0, n - window) for n in lengths], device=device),
+        )
+
+    def attend(
+        self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+    ) -> Attended:
+        """Softmax of each row over its list from `kv_start` on, in float32."""
+        store_kv(x, k, v, k_cache, v_cache)
+        indptr, indices, start = _lists(x)
+        begin = indptr[:-1] + start
+        kept = indptr[1:] - begin
+        out = q.new_empty(*q.shape[:2], v.shape[2])
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        buckets: dict[int, list[int]] = {}
+        for row, size in enumerate(kept.tolist()):
+            buckets.setdefault(size, []).append(row)
+        for size, bucket in buckets.items():
+            step = torch.arange(size, device=q.device)
+            chunk = max(1, _GATHERED // (size * k_cache[0].numel()))
+            for rows in torch.split(torch.tensor(bucket, device=q.device), chunk):
+                slots = indices[begin[rows, None] + step]
+                out[rows], lse[rows] = _attend_lists(
+                    q[rows], slots, k_cache, v_cache, x.shape.score_scale
+                )
+        declared = {"kv_indptr": indptr, "kv_indices": indices, "kv_start": start}
+        return Attended(out=out, lse=lse, declared=declared)
+
+    def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
+        """Shortest list first, a row lives if it continues a living path with the predicted token."""
+        predicted, drafted = target_predict.tolist(), x.draft_token.tolist()
+        indptr, indices, _ = _lists(x)
+        lengths = (indptr[1:] - indptr[:-1]).tolist()
+        own = indices[indptr[1:] - 1].tolist()
+        above = indices[(indptr[1:] - 2).clamp(min=0)].tolist()
+        width, paths = x.spec_steps + 1, []
+        for first, end in pairwise(x.qo_indptr.tolist()):
+            alive = {own[first]: [first]}
+            # Padded rows hold the root's list, which is as long as no child's.
+            below = [row for row in range(first + 1, end) if lengths[row] > lengths[first]]
+            for row in sorted(below, key=lengths.__getitem__):
+                path = alive.get(above[row], [])
+                if 0 < len(path) < width and predicted[path[-1]] == drafted[row]:
+                    alive.setdefault(own[row], [*path, row])
+            paths.append(max(alive.values(), key=len))
+        device = target_predict.device
+        emitted = [[predicted[row] for row in path] for path in paths]
+        return Accepted(
+            accept_index=torch.tensor([p + [-1] * (width - len(p)) for p in paths], device=device),
+            accept_len=torch.tensor([len(path) for path in paths], device=device),
+            tokens=torch.tensor([t + [-1] * (width - len(t)) for t in emitted], device=device),
+        )
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        """Request after request: gather the accepted rows, then write them over the first ones."""
+        lengths = accepted.accept_len.tolist()
+        for b, (first, length) in enumerate(zip(x.qo_indptr.tolist(), lengths, strict=False)):
+            sources = x.out_cache_loc[accepted.accept_index[b, :length]]
+            targets = x.out_cache_loc[first : first + length]
+            for cache in (k_cache, v_cache):
+                cache[targets] = cache.index_select(0, sources)
+        requests = torch.arange(len(lengths), device=x.seq_lens.device)
+        return Committed(
+            seq_lens=x.seq_lens + accepted.accept_len,
+            next_root=accepted.tokens[requests, accepted.accept_len - 1],
+        )
+
+
+def _paths(c: Candidates, b: int, real: int) -> list[list[int]]:
+    """Rows from the root to each row of request b, by row."""
+    parent_list = c.parent_list[b].tolist()
+    children: dict[int, list[tuple[int, int]]] = {}
+    for row, pool in enumerate(c.selected_index[b, : real - 1].tolist(), start=1):
+        beam = pool // c.topk
+        children.setdefault(parent_list[beam] if beam else -1, []).append((row, pool))
+    paths: list[list[int]] = [[] for _ in range(real)]
+    entered, waiting = 0, [(0, -1, 0)]
+    stack: list[int] = []
+    while waiting:
+        row, pool, depth = waiting.pop()
+        del stack[depth:]
+        stack.append(row)
+        paths[row], entered = stack.copy(), entered + 1
+        waiting += [(child, under, depth + 1) for child, under in children.pop(pool, [])]
+    if entered < real:
+        row = next(row for row in range(1, real) if not paths[row])
+        raise ValueError(
+            f"selected_index[{b}, {row - 1}] is {int(c.selected_index[b, row - 1])}: row {row} is not "
+            "connected to the root"
+        )
+    return paths
+
+
+def _tokens(c: Candidates, rows: list[int], nodes: list[int]) -> Tensor:
+    pieces = []
+    for b, (count, real) in enumerate(zip(rows, nodes, strict=True)):
+        pieces += [c.bonus_tokens[b : b + 1], c.draft_token[b, : real - 1]]
+        pieces.append(c.draft_token.new_zeros(count - real))
+    return torch.cat(pieces)
+
+
+def _links(parents: list[list[int]], nodes: list[int], first: list[int], width: int) -> Tensor:
+    """(4, B, Nmax) index, first child, next sibling (ascending) and parent, -1 padded."""
+    tables = torch.full((4, len(parents), width), -1)
+    index, down, right, up = tables
+    for b, of_row in enumerate(parents):
+        index[b, : nodes[b]] = torch.arange(first[b], first[b] + nodes[b])
+        up[b, : len(of_row)] = torch.tensor(of_row)
+        children: dict[int, list[int]] = {}
+        for row, parent in enumerate(of_row):
+            if parent >= 0:
+                children.setdefault(parent, []).append(row)
+        if children:
+            down[b, list(children)] = torch.tensor([brood[0] for brood in children.values()])
+        pairs = [pair for brood in children.values() for pair in pairwise(brood)]
+        if pairs:
+            elder, younger = zip(*pairs, strict=True)
+            right[b, list(elder)] = torch.tensor(younger)
+    return tables
+
+
+def _lists(x: VerifyInput) -> tuple[Tensor, Tensor, Tensor]:
+    if x.kv_indptr is None or x.kv_indices is None or x.kv_start is None:
+        raise ValueError("kv_indptr, kv_indices and kv_start are needed, and were not built")
+    return x.kv_indptr, x.kv_indices, x.kv_start
+
+
+def _attend_lists(
+    q: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`q` (n, Hq, D), `slots` (n, L), every one of them read: out (n, Hq, Dv), natural-log lse."""
+    rows, heads = q.shape[:2]
+    kv_heads, v_dim = v_cache.shape[1:]
+    outs, lses = [], []
+    for head, queries in enumerate(q.float().view(rows, kv_heads, heads // kv_heads, -1).unbind(1)):
+        keys = k_cache[:, head].index_select(0, slots.flatten()).float().view(*slots.shape, -1)
+        scores = torch.bmm(queries, keys.transpose(1, 2)) * scale  # (n, G, L)
+        values = v_cache[:, head].index_select(0, slots.flatten()).float().view(*slots.shape, v_dim)
+        outs.append(torch.bmm(torch.softmax(scores, dim=-1), values))
+        lses.append(torch.logsumexp(scores, dim=-1))
+    return torch.cat(outs, dim=1).to(q.dtype), torch.cat(lses, dim=1)
