@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from treeproof.contract.capabilities import Capabilities, Numerics
@@ -70,42 +70,87 @@ def register(
     garbage. `requires` names packages that must be importable, `module` or `module=how to install`.
     Raises BackendError where a name, stage or field is not one of the accepted.
     """
-    if not NAME.fullmatch(name):
-        raise BackendError(f"backend name {name!r}: accepted are names that match {NAME.pattern}")
 
     def decorate(implementation: T) -> T:
-        is_class = inspect.isclass(implementation)
-        if stages is not None:
-            chosen = frozenset(stages)
-        elif is_class:
-            chosen = frozenset(s for s in STAGES if callable(getattr(implementation, s, None)))
-        else:
-            chosen = frozenset({"attend"})
-        _require_known(name, "stage", chosen, STAGES)
-        if not chosen:
-            raise BackendError(f"backend {name}: no stage; accepted are {', '.join(STAGES)}")
-        if not is_class and len(chosen) != 1:
-            raise BackendError(f"backend {name}: a function is one stage, got {sorted(chosen)}")
-        wanted = frozenset(consumes)
-        _require_known(name, "consumes", wanted, TENSOR_FIELDS)
-        if is_class:
-            make: Callable[[], Any] = implementation
-        else:
-            methods = MappingProxyType({next(iter(chosen)): staticmethod(implementation)})
-            make = type(name, (), dict(methods))
-        _registered[name] = Backend(
-            name=name,
-            stages=chosen,
-            consumes=wanted,
-            capabilities=capabilities or Capabilities(),
-            numerics=numerics or Numerics(),
-            requires=tuple(requires),
-            make=make,
-            source=getattr(implementation, "__module__", "") or "",
+        _registered[name] = describe(
+            implementation,
+            name,
+            stages=stages,
+            consumes=consumes,
+            capabilities=capabilities,
+            numerics=numerics,
+            requires=requires,
         )
         return implementation
 
     return decorate
+
+
+def describe(
+    implementation: Any,
+    name: str,
+    *,
+    stages: Iterable[str] | None = None,
+    consumes: Iterable[str] = TENSOR_FIELDS,
+    capabilities: Capabilities | None = None,
+    numerics: Numerics | None = None,
+    requires: Iterable[str] = (),
+) -> Backend:
+    """A function, a class or an object with stage methods as a backend, registered nowhere.
+
+    The other arguments are those of `register`. An object belongs to its owner: its `close` is not
+    called.
+    """
+    if not NAME.fullmatch(name):
+        raise BackendError(f"backend name {name!r}: accepted are names that match {NAME.pattern}")
+    own = [stage for stage in STAGES if callable(getattr(implementation, stage, None))]
+    has_methods = inspect.isclass(implementation) or bool(own)
+    if not has_methods and not callable(implementation):
+        raise BackendError(
+            f"backend {name} is {type(implementation).__name__}: accepted are a function, a class "
+            f"and an object with some of the methods {', '.join(STAGES)}"
+        )
+    if stages is not None:
+        chosen = frozenset(stages)
+    else:
+        chosen = frozenset(own if has_methods else {"attend"})
+    _require_known(name, "stage", chosen, STAGES)
+    if not chosen:
+        raise BackendError(f"backend {name}: no stage; accepted are {', '.join(STAGES)}")
+    if not has_methods and len(chosen) != 1:
+        raise BackendError(f"backend {name}: a function is one stage, got {sorted(chosen)}")
+    wanted = frozenset(consumes)
+    _require_known(name, "consumes", wanted, TENSOR_FIELDS)
+    return Backend(
+        name=name,
+        stages=chosen,
+        consumes=wanted,
+        capabilities=capabilities or Capabilities(),
+        numerics=numerics or Numerics(),
+        requires=tuple(requires),
+        make=_maker(implementation, name, chosen),
+        source=getattr(implementation, "__module__", "") or "",
+    )
+
+
+def _maker(implementation: Any, name: str, stages: Set[str]) -> Callable[[], Any]:
+    if inspect.isclass(implementation):
+        return implementation
+    if len(stages) == 1 and not hasattr(implementation, next(iter(stages))):
+        return type(name, (), {next(iter(stages)): staticmethod(implementation)})
+    kept = {*stages, *({"plan"} if hasattr(implementation, "plan") else ())}
+    return lambda: SimpleNamespace(**{method: getattr(implementation, method) for method in kept})
+
+
+def registered(implementation: object) -> Backend | None:
+    """The backend that a name, a function or a class is registered as in this process, if it is."""
+    if isinstance(implementation, str):
+        return _registered.get(implementation)
+    for backend in _registered.values():
+        stage = getattr(backend.make, next(iter(backend.stages)), None)
+        if implementation is backend.make or implementation is stage:
+            return backend
+    return None
 
 
 def _require_known(backend: str, what: str, given: Set[str], accepted: Iterable[str]) -> None:
