@@ -208,13 +208,13 @@ def _attend_lists(
     q: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     """`q` (n, Hq, D), `slots` (n, L), every one of them read: out (n, Hq, Dv), natural-log lse."""
-    rows, heads = q.shape[:2]
-    kv_heads, v_dim = v_cache.shape[1:]
-    outs, lses = [], []
-    for head, queries in enumerate(q.float().view(rows, kv_heads, heads // kv_heads, -1).unbind(1)):
-        keys = k_cache[:, head].index_select(0, slots.flatten()).float().view(*slots.shape, -1)
-        scores = torch.bmm(queries, keys.transpose(1, 2)) * scale  # (n, G, L)
-        values = v_cache[:, head].index_select(0, slots.flatten()).float().view(*slots.shape, v_dim)
-        outs.append(torch.bmm(torch.softmax(scores, dim=-1), values))
-        lses.append(torch.logsumexp(scores, dim=-1))
-    return torch.cat(outs, dim=1).to(q.dtype), torch.cat(lses, dim=1)
+    (rows, heads, dim), kv_heads = q.shape, k_cache.shape[1]
+    # A (slot, head) pair is one line of the flattened cache: one gather serves all heads.
+    head = torch.arange(kv_heads, device=q.device)[:, None]
+    lines = torch.add(head, slots[:, None], alpha=kv_heads).view(-1)
+    keys = k_cache.flatten(0, 1).index_select(0, lines).view(rows * kv_heads, -1, dim)
+    values = v_cache.flatten(0, 1).index_select(0, lines).view(rows * kv_heads, keys.shape[1], -1)
+    queries = q.reshape(rows * kv_heads, heads // kv_heads, dim).float()
+    scores = torch.bmm(queries, keys.float().transpose(1, 2)) * scale  # (n * Hkv, G, L)
+    out = torch.bmm(torch.softmax(scores, dim=-1), values.float())
+    return out.view(rows, heads, -1).to(q.dtype), torch.logsumexp(scores, dim=-1).view(rows, heads)
