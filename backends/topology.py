@@ -1,0 +1,244 @@
+"""Backend `topology`: walks first-child and next-sibling links; it never sees a mask or a list.
+
+From the links it finds parents, from parents the path of each row, and with the path the row's
+logical index, which is where its window is cut. Prefix slots come from the request's token table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
+from treeproof.contract.registry import register
+
+_GATHERED = 1 << 20
+"""Elements of K that the paths of one chunk of rows gather: bounds the memory of deep trees."""
+
+
+@register(
+    "topology",
+    consumes={
+        "draft_token",
+        "seq_lens",
+        "out_cache_loc",
+        "request_slots",
+        "req_to_token",
+        "retrieve_index",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+    },
+    capabilities=Capabilities(nan_safe=True),
+    numerics=Numerics(p="float32"),
+)
+class Topology:
+    """Tree attention along parent pointers."""
+
+    def build(self, c: Candidates) -> VerifyInput:
+        """Hang every row below its parent, then walk down from the root to count depths."""
+        rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
+        qo_indptr, width = [0, *accumulate(rows)], max(rows)
+        links = [_hang(c, b, real, width) for b, real in enumerate(nodes)]
+        index, up, positions = [], [], []
+        tokens, slots = [], []
+        for b, (count, real, prefix) in enumerate(zip(rows, nodes, prefix_lens, strict=True)):
+            paths = _paths(*links[b])
+            if len(paths) < real:
+                raise ValueError(f"selected_index[{b}] has rows that no parent leads to")
+            blank = [-1] * (width - real)
+            index.append([*range(qo_indptr[b], qo_indptr[b] + real), *blank])
+            up.append([-1, *(paths[row][-2] for row in range(1, real)), *blank])
+            positions += [prefix + len(paths[row]) - 1 for row in range(real)]
+            positions += [0] * (count - real)
+            tokens += [c.bonus_tokens[b : b + 1], c.draft_token[b, : real - 1]]
+            tokens.append(c.draft_token.new_zeros(count - real))
+            slots.append(c.req_to_token[c.request_slots[b], prefix : prefix + real])
+            slots.append(slots[-1].new_full((count - real,), c.kv.pad_slot))
+        next_token, next_sibling = torch.tensor(links, device=c.seq_lens.device).unbind(1)
+        return VerifyInput(
+            draft_token=torch.cat(tokens),
+            positions=torch.tensor(positions, device=c.seq_lens.device),
+            seq_lens=c.seq_lens,
+            qo_indptr=torch.tensor(qo_indptr, device=c.seq_lens.device),
+            out_cache_loc=torch.cat(slots),
+            request_slots=c.request_slots,
+            req_to_token=c.req_to_token,
+            topk=c.topk,
+            spec_steps=c.spec_steps,
+            shape=c.shape,
+            kv=c.kv,
+            retrieve_index=torch.tensor(index, device=c.seq_lens.device),
+            retrieve_next_token=next_token,
+            retrieve_next_sibling=next_sibling,
+            retrieve_parent_token=torch.tensor(up, device=c.seq_lens.device),
+        )
+
+    def attend(
+        self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+    ) -> Attended:
+        """Rows whose windows begin at the same prefix key go together; float32 throughout."""
+        store_kv(x, k, v, k_cache, v_cache)
+        # Rows that no link leads to (padding) read nothing.
+        out = q.new_zeros(*q.shape[:2], v.shape[2])
+        lse = torch.full(q.shape[:2], float("-inf"), device=q.device)
+        index, down, right = _links(x)
+        table_rows, scale = x.request_slots.tolist(), x.shape.score_scale
+        parents = []
+        for b, prefix in enumerate(x.seq_lens.tolist()):
+            paths = _paths(down[b], right[b])
+            window = x.shape.window or prefix + len(paths)
+            groups = _by_start(paths, prefix, window)
+            first = min(groups)
+            slots = x.req_to_token[table_rows[b], first:prefix]
+            keys, values = k_cache[slots].float(), v_cache[slots].float()
+            for start, members in groups.items():
+                longest = max(map(len, members))
+                chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
+                for i in range(0, len(members), chunk):
+                    path = _padded(members[i : i + chunk], longest, index[b])
+                    own = torch.tensor(path, device=q.device)  # (n, longest), the row itself last
+                    rows, seen = own[:, -1], x.out_cache_loc[own]
+                    out[rows], lse[rows] = _softmax(
+                        q[rows],
+                        (keys[start - first :], values[start - first :]),
+                        (k_cache[seen].float(), v_cache[seen].float()),
+                        torch.tensor([longest - len(m) for m in members[i : i + chunk]]),
+                        scale,
+                    )
+            parents.append(
+                [paths[r][-2] if len(paths.get(r, ())) > 1 else -1 for r in range(len(down[b]))]
+            )
+        declared = {"retrieve_parent_token": torch.tensor(parents, device=q.device)}
+        return Attended(out=out, lse=lse, declared=declared)
+
+    def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
+        """Greedy walk down the links: the first child that holds the predicted token."""
+        predicted, drafted = target_predict.tolist(), x.draft_token.tolist()
+        width, paths = x.spec_steps + 1, []
+        for index, down, right in zip(*_links(x), strict=True):
+            row, path = 0, [index[0]]
+            while len(path) < width:
+                wanted = predicted[path[-1]]
+                matches = (i for i in _children(row, down, right) if drafted[index[i]] == wanted)
+                row = next(matches, -1)
+                if row < 0:
+                    break
+                path.append(index[row])
+            paths.append(path)
+        # Accepted drafts are what the target predicted; the last prediction is the bonus.
+        emitted = [[predicted[row] for row in path] for path in paths]
+        device = target_predict.device
+        return Accepted(
+            accept_index=torch.tensor([p + [-1] * (width - len(p)) for p in paths], device=device),
+            accept_len=torch.tensor([len(path) for path in paths], device=device),
+            tokens=torch.tensor([t + [-1] * (width - len(t)) for t in emitted], device=device),
+        )
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        """Accepted row j of a request moves to the slot of its logical column P + j."""
+        lengths = accepted.accept_len
+        request = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+        begin = lengths.cumsum(0) - lengths
+        step = torch.arange(len(request), device=lengths.device) - begin[request]
+        targets = x.req_to_token[x.request_slots[request], x.seq_lens[request] + step]
+        sources = x.out_cache_loc[accepted.accept_index[request, step]]
+        # Gathered whole before anything is written: a target may be a later row's source.
+        for cache, moved in ((k_cache, k_cache[sources]), (v_cache, v_cache[sources])):
+            cache[targets] = moved
+        bonus = accepted.tokens.gather(1, lengths[:, None] - 1)[:, 0]
+        return Committed(seq_lens=x.seq_lens + lengths, next_root=bonus)
+
+
+def _hang(c: Candidates, b: int, real: int, width: int) -> tuple[list[int], list[int]]:
+    """(next_token, next_sibling) of request b, -1 padded to `width`; siblings in row order."""
+    selected, parent_list = c.selected_index[b, : real - 1].tolist(), c.parent_list[b].tolist()
+    row_of_pool = {pool: row for row, pool in enumerate(selected, start=1)}
+    down, right = [-1] * width, [-1] * width
+    for row in range(real - 1, 0, -1):  # the head of a chain is the row hung last
+        beam = selected[row - 1] // c.topk
+        parent = row_of_pool.get(parent_list[beam], row) if beam else 0
+        right[row], down[parent] = down[parent], row
+    return down, right
+
+
+def _children(row: int, down: Sequence[int], right: Sequence[int]) -> Iterator[int]:
+    """Children of a row in link order. Raises ValueError where the siblings go in a circle."""
+    child, seen = down[row], 0
+    while child >= 0:
+        if seen == len(right):
+            raise ValueError(f"retrieve_next_sibling goes in a circle below row {row}")
+        yield child
+        child, seen = right[child], seen + 1
+
+
+def _paths(down: Sequence[int], right: Sequence[int]) -> dict[int, list[int]]:
+    """Rows from the root to each row that the links lead to; breadth-first, the root being row 0."""
+    paths = {0: [0]}
+    waiting = [0]
+    for row in waiting:
+        for child in _children(row, down, right):
+            if child in paths:
+                raise ValueError(f"links lead to row {child} twice")
+            paths[child] = [*paths[row], child]
+            waiting.append(child)
+    return paths
+
+
+def _by_start(paths: dict[int, list[int]], prefix: int, window: int) -> dict[int, list[list[int]]]:
+    """Paths, cut to their last `window` rows, by the first prefix key that their windows hold."""
+    groups: dict[int, list[list[int]]] = {}
+    for path in paths.values():
+        start = min(prefix, max(0, prefix + len(path) - window))
+        groups.setdefault(start, []).append(path[-window:])
+    return groups
+
+
+def _padded(paths: list[list[int]], longest: int, index: Sequence[int]) -> list[list[int]]:
+    """Batch-global rows of each path, the row itself repeated in front up to `longest`."""
+    return [[index[r] for r in [path[-1]] * (longest - len(path)) + path] for path in paths]
+
+
+def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """retrieve_index, next_token and next_sibling on the host."""
+    tables = (x.retrieve_index, x.retrieve_next_token, x.retrieve_next_sibling)
+    if any(table is None for table in tables):
+        raise ValueError(
+            "retrieve_index, next_token and next_sibling are needed, one was not built"
+        )
+    index, down, right = torch.stack([t for t in tables if t is not None]).tolist()
+    return index, down, right
+
+
+def _softmax(
+    q: Tensor,
+    prefix: tuple[Tensor, Tensor],
+    path: tuple[Tensor, Tensor],
+    padding: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """One softmax over the shared prefix keys and each row's own path.
+
+    `q` (n, Hq, D); prefix K (P, Hkv, D) and V; path K (n, L, Hkv, D) and V, whose first `padding[i]`
+    entries do not count. Out (n, Hq, Dv) and natural-log lse (n, Hq).
+    """
+    (rows, heads, _), (keys, kv_heads, v_dim) = q.shape, prefix[1].shape
+    group = heads // kv_heads
+    grouped = q.float().view(rows, kv_heads, group, -1).transpose(0, 1)  # (Hkv, n, G, D)
+    far = grouped.flatten(1, 2) @ prefix[0].permute(1, 2, 0)
+    near = grouped @ path[0].permute(2, 0, 3, 1)
+    unlisted = torch.arange(near.shape[3]) < padding[:, None]
+    near = near.masked_fill(unlisted.to(q.device)[:, None], float("-inf"))
+    scores = torch.cat([far.view(kv_heads, rows, group, keys), near], dim=3) * scale
+    p_far, p_near = torch.split(torch.softmax(scores, dim=3), [keys, near.shape[3]], dim=3)
+    out = (p_far.flatten(1, 2) @ prefix[1].transpose(0, 1)).view(kv_heads, rows, group, v_dim)
+    out = out + p_near @ path[1].permute(2, 0, 1, 3)
+    lse = torch.logsumexp(scores, dim=3)
+    out = out.transpose(0, 1).reshape(rows, heads, v_dim).to(q.dtype)
+    return out, lse.transpose(0, 1).reshape(rows, heads)
