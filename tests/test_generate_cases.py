@@ -18,9 +18,9 @@ from treeproof.contract.case import (
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.tree import CandidateTree
 from treeproof.generate.cases import Focus, cases
-from treeproof.generate.profiles import EDGE_ROWS, PROFILES, run_seed, settings_of
+from treeproof.generate.profiles import PROFILES, run_seed, settings_of
 from treeproof.generate.shapes import GROUPS, SERVED_GROUPS
-from treeproof.generate.tags import EVENT_CLASSES, tags
+from treeproof.generate.tags import EDGE_ROWS, EVENT_CLASSES, tags
 from treeproof.generate.units import draw, focus_of, units
 
 

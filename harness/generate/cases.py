@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -80,7 +81,7 @@ def cases(
     )
     return VerifyCase(
         requests=requests,
-        shape=_shape(group, drawn.window),
+        shape=shape_of(group, drawn.window),
         layout=layout,
         mask=draw(_mask(group.mask_mode)),
         seed=draw(_SEED),
@@ -127,9 +128,8 @@ def _layout(
         shared = page * draw(st.integers(1, min(8, prefixes[0] // page)))
         prefixes = tuple(max(shared, length) for length in prefixes)
     pad_slot = draw(_PAD_SLOT)
-    pages = sum(-(-(p + len(t)) // page) for p, t in zip(prefixes, batch, strict=True))
-    pages -= shared // page * (len(batch) - 1)
-    pages += (pad_slot == 0) + draw(_SPARE_PAGES)
+    columns = [p + len(t) for p, t in zip(prefixes, batch, strict=True)]
+    pages = pages_of(columns, page, shared, pad_slot) + draw(_SPARE_PAGES)
     layout = KVLayout(
         page_size=page,
         num_slots=pages * page,
@@ -142,6 +142,12 @@ def _layout(
     return layout, Lengths(prefixes, drawn.window)
 
 
+def pages_of(columns: Sequence[int], page_size: int, shared_prefix: int, pad_slot: int) -> int:
+    """Pages that requests of these lengths need, with the pad page where there is one."""
+    aliased = shared_prefix // page_size * (len(columns) - 1)
+    return sum(-(-count // page_size) for count in columns) - aliased + (pad_slot == 0)
+
+
 @st.composite
 def _mask(draw: DrawFn, mode: MaskMode) -> MaskLayout:
     return MaskLayout(
@@ -151,7 +157,8 @@ def _mask(draw: DrawFn, mode: MaskMode) -> MaskLayout:
     )
 
 
-def _shape(group: ShapeGroup, window: int | None) -> AttentionShape:
+def shape_of(group: ShapeGroup, window: int | None) -> AttentionShape:
+    """The layer of a group, with a window of this width; None: no window."""
     return AttentionShape(
         num_q_heads=group.num_q_heads,
         num_kv_heads=group.num_kv_heads,

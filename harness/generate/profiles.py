@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 
 from treeproof.generate.provider import BACKEND
 from treeproof.generate.shapes import GROUPS, SERVED_GROUPS, ShapeGroup
+from treeproof.generate.tags import EDGE_ROWS
 
-EDGE_ROWS = (31, 32, 33, 63, 64, 65, 127, 128, 129)
-"""Row counts around the widths of mask words, tiles and warps; present in every profile."""
+_PINNED = (1, *EDGE_ROWS)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,6 @@ class Profile:
     fixed_seed: int | None
     """Run seed where none is given; None: drawn anew for each run."""
 
-
-_PINNED = (1, *EDGE_ROWS)
 
 PROFILES = {
     profile.name: profile

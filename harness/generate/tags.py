@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from treeproof.contract.case import MaskMode, Request, VerifyCase
 from treeproof.contract.tree import CandidateTree
-from treeproof.generate.profiles import EDGE_ROWS
+
+EDGE_ROWS = (31, 32, 33, 63, 64, 65, 127, 128, 129)
+"""Row counts around the widths of mask words, tiles and warps; present in every profile."""
 
 LONG = 512
 """Keys from which on a prefix counts as long."""
