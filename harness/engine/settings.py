@@ -25,9 +25,8 @@ class SettingsError(Exception):
 class RunSettings:
     """Settings of one run; checked at construction, SettingsError names the field.
 
-    `backends`: references as `registry.load` takes them; none: every installed one, and then one
-    that cannot run here is listed and no more. `identities`: none means all columns. `examples`:
-    distinct cases, None for as many as the profile has. `trees`: shape files to check instead of
+    `backends`: references as `registry.load` takes them, at least one. `identities`: none means all
+    columns. `examples`: distinct cases, None for as many as the profile has. `trees`: shape files to check instead of
     drawn cases, at each of `prefixes` keys. `dtype`: every case in this dtype. `workers`: None is
     one a core (one in all on a GPU), 0 is this process, for debuggers. `time_limit` (seconds): no
     case is started after it. `launch_timeout` (seconds): the longest that one stage of one check
@@ -53,6 +52,8 @@ class RunSettings:
     store: Path | None = Path(".treeproof")
 
     def __post_init__(self) -> None:
+        if not self.backends:
+            raise SettingsError("backends is empty: name at least one")
         _one_of("profile", self.profile, PROFILES)
         for identity in self.identities:
             _one_of("identities", identity, COLUMNS)

@@ -1,0 +1,188 @@
+"""One case a distinct failure: reduced, judged once more, and kept as a reproducer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import Checked, Event, Reduced
+from treeproof.contract.failure import COLUMNS
+from treeproof.contract.wire import FailureKey, Reproducer
+from treeproof.engine.loss import events_of_loss
+from treeproof.engine.reducer import reduce
+from treeproof.engine.run_folder import BackendMeta
+from treeproof.engine.seat import Seat
+from treeproof.engine.settings import RunSettings
+from treeproof.engine.store import FailureStore, Saved
+from treeproof.engine.summary import REDUCED_UNIT, FailureGroup, Run
+from treeproof.engine.supply import case_drawn
+from treeproof.engine.worker_pool import Done, Lost, WorkerPool
+
+KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
+"""Time for one failure, and for all of them; what is not reduced by then is kept as it is."""
+LAUNCH_SECONDS = 10.0
+"""A reduced case that takes longer counts as hung."""
+
+
+@dataclass(frozen=True)
+class _Smallest:
+    event: Reduced
+    case: VerifyCase
+    checked: Checked | None
+    """Its verdicts in all columns; None where the case is the one that was drawn."""
+
+
+def reduce_failures(
+    run: Run,
+    pool: WorkerPool,
+    backends: Sequence[BackendMeta],
+    settings: RunSettings,
+    emit: Callable[[Event], None],
+) -> None:
+    """Reduce the smallest case of each distinct failure, on all workers at once."""
+    by_name = {backend.name: backend for backend in backends}
+    columns = frozenset(settings.columns)
+    known = {(check.case, check.backend) for check in run.checks}
+    over = threading.Event()
+    deadline = time.monotonic() + ALL_SECONDS
+    seats: queue.SimpleQueue[Seat] = queue.SimpleQueue()
+    for seat in pool.seats:
+        seats.put(seat)
+
+    def work(group: FailureGroup) -> _Smallest:
+        seat = seats.get()
+        try:
+            ask = partial(pool.ask, seat, by_name[group.backend], abandoned=over)
+            timeout = min(settings.launch_timeout, LAUNCH_SECONDS)
+            trial = _Trial(group, partial(ask, launch_timeout=timeout), columns, deadline)
+            return trial.smallest(run.folder.read_case(group.case))
+        finally:
+            seats.put(seat)
+
+    # One worker needs no threads, and a debugger is better off without.
+    with ThreadPoolExecutor(len(pool.seats)) if len(pool.seats) > 1 else nullcontext() as threads:
+        try:
+            for found in threads.map(work, run.failures) if threads else map(work, run.failures):
+                _record(run, found, known, emit)
+        finally:
+            over.set()
+
+
+def _record(
+    run: Run, found: _Smallest, known: set[tuple[str, str]], emit: Callable[[Event], None]
+) -> None:
+    place = (found.case.id, found.event.backend)
+    if found.checked is not None and place not in known:
+        known.add(place)
+        run.folder.write_case(found.case)
+        emit(case_drawn(found.case, REDUCED_UNIT))
+        emit(found.checked)
+    emit(found.event)
+
+
+class _Trial:
+    """Trying smaller cases for one failure, until its time is over."""
+
+    def __init__(
+        self,
+        group: FailureGroup,
+        ask: Callable[[VerifyCase, frozenset[str]], Done | Lost | None],
+        columns: frozenset[str],
+        deadline: float,
+    ) -> None:
+        self._group = group
+        self._ask = ask
+        self._columns = columns
+        self._started = time.monotonic()
+        self._deadline = min(deadline, self._started + KEY_SECONDS)
+        self._evaluations = 0
+        self._ran_out = False
+
+    def smallest(self, case: VerifyCase) -> _Smallest:
+        """The smallest case that fails so; the given one where none does, or not even it again."""
+        smallest, checked, complete = case, None, False
+        # Judged in its own column first, which is faster; some failures show only beside others.
+        for identities in (frozenset({self._group.identity}), self._columns):
+            if self._fails(case, identities):
+                reduction = reduce(case, partial(self._fails, identities=identities))
+                smallest, complete = reduction.case, reduction.complete and not self._ran_out
+                break
+        if smallest != case:
+            checked = self._check(smallest, self._columns)
+            if checked is None or not self._has_key(checked):
+                smallest, checked, complete = case, None, False
+        event = Reduced(
+            backend=self._group.backend,
+            identity=self._group.identity,
+            kind=self._group.kind,
+            original=case.id,
+            reduced=smallest.id,
+            evaluations=self._evaluations,
+            seconds=time.monotonic() - self._started,
+            complete=complete,
+        )
+        return _Smallest(event, smallest, checked)
+
+    def _has_key(self, checked: Checked) -> bool:
+        return (self._group.identity, self._group.kind) in {f.key for f in checked.failures}
+
+    def _fails(self, case: VerifyCase, identities: frozenset[str]) -> bool:
+        """Whether it fails with the same key; False, unseen, once the time is over."""
+        if time.monotonic() > self._deadline:
+            self._ran_out = True
+            return False
+        self._evaluations += 1
+        checked = self._check(case, identities)
+        return checked is not None and self._has_key(checked)
+
+    def _check(self, case: VerifyCase, identities: frozenset[str]) -> Checked | None:
+        outcome = self._ask(case, identities)
+        if isinstance(outcome, Done):
+            return outcome.checks[0]
+        if outcome is None or outcome.blamed is None:
+            return None
+        return events_of_loss(outcome, tuple(c for c in COLUMNS if c in identities))[1]
+
+
+def keep_failures(
+    run: Run, settings: RunSettings, store: FailureStore | None, saved: Sequence[Saved]
+) -> None:
+    """Write a reproducer for each distinct failure, into the run's folder and into the store.
+
+    Saved failures that were seen to pass are dropped from the store.
+    """
+    references = {backend.name: backend.reference for backend in run.meta.backends}
+    for group in run.failures:
+        reproducer = Reproducer(
+            case=run.folder.read_case(group.case),
+            backend=references[group.backend],
+            failure=FailureKey(identity=group.identity, kind=group.kind),
+            message=group.failure.message,
+            seed=settings.seed,
+            device=settings.device,
+            versions=run.meta.versions,
+        )
+        run.folder.write_reproducer(group.backend, reproducer)
+        if store is not None:
+            store.save(group.backend, reproducer)
+    if store is not None:
+        _drop_fixed(run, store, saved)
+
+
+def _drop_fixed(run: Run, store: FailureStore, saved: Sequence[Saved]) -> None:
+    checks = {(check.case, check.backend): check for check in run.checks}
+    failing = {group.key for group in run.failures}
+    for kept in saved:
+        key = kept.reproducer.failure
+        checked = checks.get((kept.reproducer.case.id, kept.backend))
+        # Where another case fails in the same way, the store has just been given that one.
+        replaced = (kept.backend, key.identity, key.kind) in failing
+        if checked is not None and kept.passes(checked) and not replaced:
+            store.drop(kept)

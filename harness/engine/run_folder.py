@@ -1,0 +1,166 @@
+"""The folder of one run: everything that is known about it, and all that reports read.
+
+meta.json               what was asked for, with which versions, where
+events-<writer>.ndjson  one event a line, one file a writing process
+cases/<id>.json         every case, there before it is first launched
+inflight/               what each worker is doing this moment
+failures/               one reproducer a failure key
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import Event
+from treeproof.contract.wire import (
+    FileError,
+    Reproducer,
+    decode_case,
+    encode_case,
+    encode_reproducer,
+    read_bytes,
+    write_atomically,
+)
+
+_event_decoder = msgspec.json.Decoder(Event)
+
+
+class BackendMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend of the run: the reference it was asked for by, and its registered name."""
+
+    reference: str
+    name: str
+    stages: tuple[str, ...] = ()
+    unavailable: str = ""
+    """Why it cannot run here, and what to install; empty where it can."""
+
+
+class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What meta.json holds. `started` is UTC, `device_name` the device in words."""
+
+    started: str
+    settings: dict[str, Any]
+    seed: int
+    device: str
+    device_name: str
+    backends: tuple[BackendMeta, ...]
+    command: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    platform: str = ""
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Columns that were asked for by name; empty where all of them are judged."""
+        return tuple(self.settings.get("identities", ()))
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and files of one run. Reading raises FileError naming file and line."""
+
+    path: Path
+
+    def create(self, meta: RunMeta) -> None:
+        """Make the folder. Raises FileError where it already holds a run."""
+        if self.meta_path.exists():
+            raise FileError(f"{self.path} already holds a run: name a new folder")
+        try:
+            self.make()
+            write_atomically(self.meta_path, msgspec.json.format(msgspec.json.encode(meta)) + b"\n")
+        except OSError as error:
+            raise FileError(f"{self.path}: {error.strerror or error}") from error
+
+    def make(self) -> None:
+        for folder in ("cases", "inflight", "failures"):
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def meta_path(self) -> Path:
+        return self.path / "meta.json"
+
+    @property
+    def in_flight(self) -> Path:
+        return self.path / "inflight"
+
+    def events_path(self, writer: str) -> Path:
+        return self.path / f"events-{writer}.ndjson"
+
+    def case_path(self, case_id: str) -> Path:
+        return self.path / "cases" / f"{case_id}.json"
+
+    def reproducer_path(self, backend: str, identity: str, kind: str) -> Path:
+        return self.path / "failures" / f"{backend}-{file_name(identity, kind)}"
+
+    def write_case(self, case: VerifyCase) -> None:
+        write_atomically(self.case_path(case.id), encode_case(case))
+
+    def read_case(self, case_id: str) -> VerifyCase:
+        path = self.case_path(case_id)
+        return decode_case(read_bytes(path), str(path))
+
+    def write_reproducer(self, backend: str, reproducer: Reproducer) -> Path:
+        key = reproducer.failure
+        path = self.reproducer_path(backend, key.identity, key.kind)
+        write_atomically(path, encode_reproducer(reproducer))
+        return path
+
+    def read_meta(self) -> RunMeta:
+        try:
+            return msgspec.json.decode(read_bytes(self.meta_path), type=RunMeta)
+        except msgspec.DecodeError as error:
+            raise FileError(f"{self.meta_path}: {error}") from error
+
+    def read_events(self) -> tuple[Event, ...]:
+        """The events of all writers, each writer's in its own order."""
+        return tuple(
+            event
+            for path in sorted(self.path.glob("events-*.ndjson"))
+            for event in read_events(path)
+        )
+
+
+def file_name(identity: str, kind: str) -> str:
+    """File name of a reproducer, of characters that every file system takes."""
+    return re.sub(r"[^a-z0-9.-]+", "-", f"{identity}-{kind}".lower()) + ".json"
+
+
+def append_event(path: Path, event: Event) -> None:
+    """Add one line with one write, so that a killed process leaves whole lines behind.
+
+    Raises OSError where the line could not be written whole (a full disk).
+    """
+    line = msgspec.json.encode(event) + b"\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        written = os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+    if written != len(line):
+        raise OSError(f"{path}: {written} of {len(line)} bytes written; is the disk full?")
+
+
+def read_events(path: Path, offset: int = 0) -> list[Event]:
+    """Events of one file from a byte offset on.
+
+    A last line without its line break was torn by the end of its writer and is left out. Any other
+    line that does not read raises FileError.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    events: list[Event] = []
+    first = data.count(b"\n", 0, offset) + 1
+    for number, line in enumerate(data[offset:].split(b"\n")[:-1], start=first):
+        try:
+            events.append(_event_decoder.decode(line))
+        except msgspec.DecodeError as error:
+            raise FileError(f"{path}: line {number}: {error}") from error
+    return events

@@ -1,0 +1,198 @@
+"""One run: every case to every backend, losses blamed, failures reduced, all of it written down."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import Checked, Event, Finished
+from treeproof.contract.failure import COLUMNS, Identity
+from treeproof.engine.beginning import begin, new_folder, worker_settings
+from treeproof.engine.loss import events_of_loss, not_checked
+from treeproof.engine.representatives import keep_failures, reduce_failures
+from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+from treeproof.engine.settings import RunSettings
+from treeproof.engine.store import FailureStore
+from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run
+from treeproof.engine.supply import (
+    Drawn,
+    Source,
+    Supply,
+    case_drawn,
+    drawn_sources,
+    saved_sources,
+    shaped_sources,
+)
+from treeproof.engine.worker import InternalError
+from treeproof.engine.worker_pool import Done, Lost, WorkerPool
+
+CHECKER = "treeproof.engine.check"
+MOST_LOSSES = 3
+"""Workers that one backend may cost a run before it is given up."""
+
+
+def ignore(event: Event) -> None:
+    """Default listener of a run."""
+
+
+def run(
+    settings: RunSettings,
+    on_event: Callable[[Event], None] = ignore,
+    *,
+    cases: Iterable[VerifyCase] | None = None,
+    checker: str = CHECKER,
+) -> Run:
+    """Check the backends of `settings` and return what was found, also where it is cut short.
+
+    `on_event` is called in this thread with each event. `cases` are checked instead of drawn ones.
+    `checker` is the module that holds `check_case` and `CheckOptions`. Raises BackendError,
+    SettingsError or FileError where the run cannot begin; what happens later is in the result.
+    """
+    folder = new_folder(settings)
+    store = None if settings.store is None else FailureStore(settings.store)
+    given = None if cases is None else [Source("given", partial(list, cases))]
+    sources = given or (shaped_sources(settings) if settings.trees else drawn_sources(settings))
+    pool = WorkerPool(worker_settings(settings, folder, checker), settings.worker_count)
+    try:
+        meta = begin(settings, folder, pool)
+        able = tuple(b for b in meta.backends if not b.unavailable)
+        saved = store.saved({b.name for b in able}) if store else []
+        session = _Session(settings, folder, pool, able, on_event)
+        session.check_and_reduce(Supply([*saved_sources(saved), *sources]))
+    finally:
+        pool.stop()
+    keep_failures(Run.read(folder.path), settings, store, saved)
+    session.finish()
+    return Run.read(folder.path)
+
+
+@dataclass
+class _Session:
+    """A run in progress."""
+
+    settings: RunSettings
+    folder: RunFolder
+    pool: WorkerPool
+    backends: tuple[BackendMeta, ...]
+    on_event: Callable[[Event], None]
+    started: float = field(default_factory=time.monotonic)
+    asked: dict[str, set[str]] = field(default_factory=dict)
+    """Backends that each case was given to."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """Workers that each backend has cost."""
+    idle_losses: int = 0
+    """Workers that ended while they checked nothing."""
+    failed: bool = False
+    exit_code: int | None = None
+    """Set where it is not for the checks to decide."""
+    reason: str = ""
+    """Why the run did less than it could have."""
+
+    @property
+    def columns(self) -> tuple[Identity, ...]:
+        return tuple(c for c in COLUMNS if c in self.settings.columns)
+
+    def emit(self, event: Event) -> None:
+        append_event(self.folder.events_path("run"), event)
+        self.on_event(event)
+
+    def check_and_reduce(self, supply: Supply) -> None:
+        try:
+            if self.backends:
+                self.reason = self._check_all(supply)
+                if self.settings.reduce:
+                    so_far = Run.read(self.folder.path)
+                    reduce_failures(so_far, self.pool, self.backends, self.settings, self.emit)
+        except KeyboardInterrupt:
+            self.exit_code, self.reason = INTERRUPTED, "interrupted"
+        except InternalError as error:
+            self.exit_code, self.reason = OWN_FAULT, str(error)
+
+    def finish(self) -> None:
+        code = self.exit_code
+        if code is None:
+            code = Run.read(self.folder.path).verdict
+        seconds = time.monotonic() - self.started
+        self.emit(Finished(exit_code=code, seconds=seconds, reason=self.reason))
+
+    def _check_all(self, supply: Supply) -> str:
+        """Check what the supply gives; why the rest was left, empty where nothing was."""
+        reason = ""
+        exhausted = False
+        while True:
+            while self.pool.has_room and not exhausted and not reason:
+                reason = self._reason_to_stop(supply)
+                drawn = None if reason else supply.next()
+                exhausted = drawn is None
+                if drawn is not None:
+                    self._start(drawn)
+            if not self.pool.busy:
+                return reason
+            for outcome in self.pool.wait():
+                self._settle(outcome)
+
+    def _reason_to_stop(self, supply: Supply) -> str:
+        limit = self.settings.time_limit
+        if self.settings.fail_fast and self.failed:
+            why = "stopped at the first failure"
+        elif limit is not None and time.monotonic() - self.started >= limit:
+            why = f"stopped at the time limit of {limit:g} s"
+        else:
+            return ""
+        left = f"{why}; {supply.left} of {supply.total} parts of the run were left"
+        return left if supply.left else ""
+
+    def _start(self, drawn: Drawn) -> None:
+        case = drawn.case
+        wanted = drawn.source.backends
+        asked = self.asked.get(case.id)
+        if asked is None:
+            asked = self.asked[case.id] = set()
+            self.folder.write_case(case)
+            self.emit(case_drawn(case, drawn.source.name, drawn.seconds))
+        new = tuple(
+            b for b in self.backends if b.name not in asked and (not wanted or b.name in wanted)
+        )
+        asked.update(b.name for b in new)
+        self._submit(case, new)
+
+    def _submit(self, case: VerifyCase, backends: tuple[BackendMeta, ...]) -> None:
+        for backend in backends:
+            if self._given_up(backend):
+                reason = f"given up in this run: it cost {MOST_LOSSES} workers"
+                cells = not_checked(self.columns, reason)
+                self.emit(Checked(case=case.id, backend=backend.name, cells=cells))
+        able = tuple(b for b in backends if not self._given_up(b))
+        if able:
+            self.pool.submit(case, able, frozenset(self.columns))
+
+    def _given_up(self, backend: BackendMeta) -> bool:
+        return self.losses[backend.name] >= MOST_LOSSES
+
+    def _settle(self, outcome: Done | Lost) -> None:
+        for checked in outcome.checks:  # its worker has written them down
+            self.failed |= bool(checked.failures)
+            self.on_event(checked)
+        if isinstance(outcome, Done):
+            return
+        over = {checked.backend for checked in outcome.checks}
+        if outcome.blamed is not None:
+            self.failed = True
+            over.add(outcome.blamed.name)
+            self.losses[outcome.blamed.name] += 1
+            for event in events_of_loss(outcome, self.columns):
+                self.emit(event)
+        else:
+            self.idle_losses += 1
+            if self.idle_losses > MOST_LOSSES:
+                raise InternalError(
+                    f"{self.idle_losses} workers ended while they checked nothing; "
+                    f"the last: {outcome.detail}"
+                )
+        self._submit(
+            outcome.task.case, tuple(b for b in outcome.task.backends if b.name not in over)
+        )

@@ -1,0 +1,255 @@
+"""What a run found, read from its folder and derived from its events; reports stand on this."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from treeproof.contract.event import CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
+from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
+from treeproof.engine.run_folder import RunFolder, RunMeta
+
+REDUCED_UNIT = "reduced"
+"""Unit of the cases that the reducer made: shown, and counted in no figure."""
+COMPLETED = ("pass", "fail", "tie")
+SEVERITIES = ("crash", "hang", "wrong")
+CLEAN, VIOLATED, INCOMPLETE, OWN_FAULT, INTERRUPTED = 0, 1, 3, 4, 130
+
+Key = tuple[str, str, str]
+"""Backend, identity, kind: failures alike in these are the same one."""
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """One distinct failure. `failure` and `checked` are about `case`, the smallest one known."""
+
+    backend: str
+    identity: str
+    kind: str
+    checks: int
+    """Drawn cases that failed so on this backend."""
+    case: str
+    failure: Failure
+    checked: Checked
+    reduced: Reduced | None = None
+    reproducer: Path | None = None
+    """None while the run is not finished."""
+
+    @property
+    def key(self) -> Key:
+        return (self.backend, self.identity, self.kind)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, finished or cut short."""
+
+    folder: RunFolder
+    meta: RunMeta
+    events: tuple[Event, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """The run in a folder. Raises FileError where there is none or a line does not read."""
+        folder = RunFolder(path)
+        return cls(folder, folder.read_meta(), folder.read_events())
+
+    @cached_property
+    def _all_cases(self) -> dict[str, CaseDrawn]:
+        cases: dict[str, CaseDrawn] = {}
+        for event in self.events:
+            if isinstance(event, CaseDrawn):
+                cases.setdefault(event.case, event)
+        return cases
+
+    @cached_property
+    def _all_checks(self) -> dict[tuple[str, str], Checked]:
+        """By case and backend, in the order of the cases whatever worker was first."""
+        found = {(e.case, e.backend): e for e in self.events if isinstance(e, Checked)}
+        order = {case: i for i, case in enumerate(self._all_cases)}
+        return dict(sorted(found.items(), key=lambda item: (order.get(item[0][0], 0), item[0][1])))
+
+    @cached_property
+    def cases(self) -> tuple[CaseDrawn, ...]:
+        """Distinct cases of the run, in the order they were drawn."""
+        return tuple(case for case in self._all_cases.values() if case.unit != REDUCED_UNIT)
+
+    @cached_property
+    def checks(self) -> tuple[Checked, ...]:
+        """Verdicts on these cases, one for each case and backend."""
+        own = {case.case for case in self.cases}
+        return tuple(check for (case, _), check in self._all_checks.items() if case in own)
+
+    def completed_checks(self, backend: str) -> int:
+        """Distinct cases on which the backend itself was judged."""
+        return sum(
+            check.backend == backend and any(cell.status in COMPLETED for cell in check.cells)
+            for check in self.checks
+        )
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Names, in the order they were asked for; those that cannot run here included."""
+        return tuple(meta.name for meta in self.meta.backends)
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Backends that cannot run here, and why."""
+        return {b.name: b.unavailable for b in self.meta.backends if b.unavailable}
+
+    @cached_property
+    def matrix(self) -> dict[str, dict[str, Counter[str]]]:
+        """Backend, then column: how many cells, of both evidences together, have each status."""
+        matrix: dict[str, dict[str, Counter[str]]] = {
+            backend: {column: Counter() for column in COLUMNS} for backend in self.backends
+        }
+        for check in self.checks:
+            for cell in check.cells:
+                matrix[check.backend][cell.identity][cell.status] += 1
+        return matrix
+
+    @cached_property
+    def exercised(self) -> dict[str, tuple[str, ...]]:
+        """The identities, of the five, on which each backend was judged at all."""
+        return {
+            backend: tuple(i for i in IDENTITIES if columns[i]["pass"] + columns[i]["fail"])
+            for backend, columns in self.matrix.items()
+        }
+
+    @cached_property
+    def margins(self) -> dict[str, float]:
+        """Worst error over bound of each backend; 1 is the limit. Absent where none was measured."""
+        return self._worst("margin")
+
+    @cached_property
+    def margins_rest(self) -> dict[str, float]:
+        """The same with the rounding of the output itself taken out of both."""
+        return self._worst("margin_rest")
+
+    def _worst(self, field: str) -> dict[str, float]:
+        worst: dict[str, float] = {}
+        for check in self.checks:
+            margin = getattr(check, field)
+            if margin is not None:
+                worst[check.backend] = max(margin, worst.get(check.backend, -math.inf))
+        return worst
+
+    @cached_property
+    def losses(self) -> tuple[WorkerLost, ...]:
+        return tuple(event for event in self.events if isinstance(event, WorkerLost))
+
+    @cached_property
+    def failures(self) -> tuple[FailureGroup, ...]:
+        """Distinct failures, worst first: crashes, hangs, then by column and number of checks."""
+        found: dict[Key, list[Checked]] = {}
+        for check in self.checks:
+            for identity, kind in dict.fromkeys(f.key for f in check.failures):
+                found.setdefault((check.backend, identity, kind), []).append(check)
+        reduced = {
+            (e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Reduced)
+        }
+        groups = [self._group(key, checks, reduced.get(key)) for key, checks in found.items()]
+        return tuple(
+            sorted(
+                groups,
+                key=lambda g: (
+                    SEVERITIES.index(g.failure.severity),
+                    COLUMNS.index(g.failure.identity),
+                    -g.checks,
+                    g.key,
+                ),
+            )
+        )
+
+    def _group(self, key: Key, checks: Sequence[Checked], reduced: Reduced | None) -> FailureGroup:
+        backend, identity, kind = key
+        checked = min(checks, key=lambda check: self._size(check.case))
+        if reduced is not None:
+            smallest = self._all_checks.get((reduced.reduced, backend), checked)
+            if any(f.key == (identity, kind) for f in smallest.failures):
+                checked = smallest
+        path = self.folder.reproducer_path(backend, identity, kind)
+        return FailureGroup(
+            backend=backend,
+            identity=identity,
+            kind=kind,
+            checks=len(checks),
+            case=checked.case,
+            failure=next(f for f in checked.failures if f.key == (identity, kind)),
+            checked=checked,
+            reduced=reduced,
+            reproducer=path if path.exists() else None,
+        )
+
+    def _size(self, case: str) -> tuple[int, int, str]:
+        drawn = self._all_cases[case]
+        return (sum(drawn.rows), sum(drawn.prefixes), case)
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of every request of every case, ascending."""
+        return tuple(sorted(rows for case in self.cases for rows in case.rows))
+
+    @cached_property
+    def prefixes(self) -> tuple[int, ...]:
+        """Prefix lengths in keys, likewise."""
+        return tuple(sorted(prefix for case in self.cases for prefix in case.prefixes))
+
+    @cached_property
+    def event_classes(self) -> Counter[str]:
+        """Cases in each event class."""
+        return Counter(tag for case in self.cases for tag in case.tags)
+
+    @cached_property
+    def time_split(self) -> dict[str, float]:
+        """Seconds of work, all workers together: generate, then what the checks report."""
+        split = {"generate": sum(case.seconds for case in self.cases)}
+        for check in self.checks:
+            for part, seconds in check.seconds.items():
+                split[part] = split.get(part, 0.0) + seconds
+        return split
+
+    @cached_property
+    def finished(self) -> Finished | None:
+        """None where the run was cut short without a word."""
+        return next((e for e in self.events if isinstance(e, Finished)), None)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """What was asked for and not checked, in words; each is a reason for exit code 3."""
+        reasons = [
+            f"backend {name} cannot run here: {why}" for name, why in self.unavailable.items()
+        ]
+        reasons += [
+            f"backend {name} completed no check"
+            for name in self.backends
+            if name not in self.unavailable and not self.completed_checks(name)
+        ]
+        for column in self.meta.identities:
+            if not any(c[column]["pass"] + c[column]["fail"] for c in self.matrix.values()):
+                reasons.append(f"{column} was asked for and no backend gave evidence of it")
+        return tuple(reasons)
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 identities violated, 3 not all that was asked for was checked, 4 treeproof
+        itself failed, 130 interrupted. A run cut short is 1 or 3."""
+        return self.finished.exit_code if self.finished is not None else self.verdict or INCOMPLETE
+
+    @property
+    def verdict(self) -> int:
+        """The exit code as far as the checks themselves decide it."""
+        if self.failures:
+            return VIOLATED
+        return INCOMPLETE if self.missing else CLEAN
+
+
+def percentile(ascending: Sequence[int], percent: int) -> int:
+    """The nearest-rank percentile of an ascending sequence; 0 of an empty one."""
+    if not ascending:
+        return 0
+    return ascending[max(0, math.ceil(len(ascending) * percent / 100) - 1)]

@@ -1,0 +1,104 @@
+"""Where the cases of a run come from: saved failures first, then given shapes or drawn units."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import CaseDrawn
+from treeproof.engine.settings import RunSettings
+from treeproof.engine.store import Saved
+
+
+@dataclass(frozen=True)
+class Source:
+    """Some cases, made when they are needed; for these backends only, None for all."""
+
+    name: str
+    draw: Callable[[], Sequence[VerifyCase]]
+    backends: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A case that a source gave, and the seconds it took to make."""
+
+    case: VerifyCase
+    source: Source
+    seconds: float
+
+
+class Supply:
+    """The cases of all sources, one after another, each source drawn only when it is its turn."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = deque(sources)
+        self._drawn: deque[Drawn] = deque()
+        self.total = len(self._sources)
+
+    @property
+    def left(self) -> int:
+        """Sources not used up."""
+        return len(self._sources) + bool(self._drawn)
+
+    def next(self) -> Drawn | None:
+        """The next case, or None where there is no other."""
+        while not self._drawn and self._sources:
+            source = self._sources.popleft()
+            start = time.perf_counter()
+            cases = source.draw()
+            seconds = (time.perf_counter() - start) / max(1, len(cases))
+            self._drawn.extend(Drawn(case, source, seconds) for case in cases)
+        return self._drawn.popleft() if self._drawn else None
+
+
+def saved_sources(saved: Iterable[Saved]) -> list[Source]:
+    return [
+        Source(f"saved-{s.backend}", partial(_just, s.reproducer.case), frozenset({s.backend}))
+        for s in saved
+    ]
+
+
+def _just(case: VerifyCase) -> list[VerifyCase]:
+    return [case]
+
+
+def drawn_sources(settings: RunSettings) -> list[Source]:
+    """The work units of a profile, whatever the number of workers."""
+    from treeproof.generate.units import draw, units
+
+    return [
+        Source(unit.name, partial(draw, unit))
+        for unit in units(settings.profile, settings.seed, settings.examples, settings.dtype)
+    ]
+
+
+def shaped_sources(settings: RunSettings) -> list[Source]:
+    """The shapes of the tree files, each at each prefix length. Reads the files at once.
+
+    Raises FileError naming the file and the entry.
+    """
+    from treeproof.generate.treefile import cases_of, read_trees
+
+    return [
+        Source(path.name, partial(cases_of, read_trees(path), settings.prefixes, settings.seed))
+        for path in settings.trees
+    ]
+
+
+def case_drawn(case: VerifyCase, unit: str, seconds: float = 0.0) -> CaseDrawn:
+    """The event of a case: its size and the event classes it falls in."""
+    from treeproof.generate.tags import tags
+
+    return CaseDrawn(
+        case=case.id,
+        unit=unit,
+        tags=tags(case),
+        rows=tuple(request.num_nodes for request in case.requests),
+        prefixes=tuple(request.prefix_len for request in case.requests),
+        seconds=seconds,
+    )

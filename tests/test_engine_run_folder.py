@@ -1,0 +1,109 @@
+"""The run folder under torn, corrupt and short writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from treeproof.contract.event import CaseDrawn, Event, Finished, WorkerLost
+from treeproof.contract.wire import FileError
+from treeproof.engine.in_flight import InFlight, InFlightFile, read_in_flight
+from treeproof.engine.run_folder import RunFolder, RunMeta, append_event, read_events
+
+FIRST = WorkerLost(case="a", backend="b", how="crash", detail="line\nbreak — ü")
+SECOND = Finished(exit_code=1, seconds=2.5)
+
+
+def make_meta() -> RunMeta:
+    return RunMeta(
+        started="2026-01-01T00:00:00+00:00",
+        settings={"identities": ["kv"]},
+        seed=3,
+        device="cpu",
+        device_name="a processor",
+        backends=(),
+    )
+
+
+def written(path: Path, *events: Event) -> Path:
+    for event in events:
+        append_event(path, event)
+    return path
+
+
+def test_events_and_meta_read_back_as_they_were_written(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_meta())
+    written(folder.events_path("w0-1"), FIRST)
+    written(folder.events_path("run"), SECOND)
+    assert set(folder.read_events()) == {FIRST, SECOND}
+    assert folder.read_meta() == make_meta()
+    with pytest.raises(FileError, match="already holds a run"):
+        folder.create(make_meta())
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20])
+def test_a_torn_last_line_is_left_out(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path / "events-w0.ndjson", FIRST, SECOND)
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert read_events(path) == [FIRST]
+
+
+def test_a_corrupt_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = written(tmp_path / "events-w0.ndjson", FIRST, SECOND, FIRST)
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1][:-4]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(FileError, match=r"events-w0\.ndjson: line 2: "):
+        read_events(path)
+    with pytest.raises(FileError, match=r"events-w0\.ndjson: line 2: "):
+        read_events(path, offset=len(lines[0]) + 1)
+
+
+def test_fields_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events-w0.ndjson"
+    path.write_text('{"type":"finished","exit_code":0,"seconds":1,"colour":"green"}\n')
+    assert read_events(path) == [Finished(exit_code=0, seconds=1.0)]
+
+
+def test_a_line_goes_out_in_one_write_and_a_short_one_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    write = os.write
+
+    def counted(descriptor: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    path = written(
+        tmp_path / "e", CaseDrawn(case="c", unit="u", tags=(), rows=(1,) * 9999, prefixes=())
+    )
+    assert sizes == [path.stat().st_size]
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
+    with pytest.raises(OSError, match=r"5 of \d+ bytes written"):
+        append_event(tmp_path / "short", FIRST)
+
+
+def test_reproducer_names_hold_no_surprises(tmp_path: Path) -> None:
+    path = RunFolder(tmp_path).reproducer_path("mine", "kv", "../Über all\\x")
+    assert path == tmp_path / "failures" / "mine-kv-..-ber-all-x.json"
+
+
+def test_the_record_of_a_task_is_rewritten_in_place(tmp_path: Path) -> None:
+    record = InFlight(task=4, pid=1, case="c", events="e", offset=9)
+    file = InFlightFile(tmp_path, record)
+    file.update("a-long-backend-name", "a-long-stage-name")
+    assert read_in_flight(tmp_path, 4) == InFlight(
+        task=4, pid=1, case="c", events="e", offset=9,
+        backend="a-long-backend-name", stage="a-long-stage-name",
+    )  # fmt: skip
+    file.update("b", "")
+    assert read_in_flight(tmp_path, 4) == InFlight(
+        task=4, pid=1, case="c", events="e", offset=9, backend="b"
+    )
+    file.close()
+    assert read_in_flight(tmp_path, 4) is None
