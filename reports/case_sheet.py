@@ -22,7 +22,7 @@ def case_lines(case: VerifyCase) -> list[str]:
 
 def count(number: int, thing: str) -> str:
     """`1 row`, `2 rows`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def summary(case: VerifyCase) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable
 from typing import TextIO
@@ -32,17 +34,33 @@ def open_console(stream: TextIO | None = None) -> Console:
 
 
 def write(console: Console, lines: Iterable[Text | str]) -> None:
-    """Print lines, none wrapped. A line marked `no_wrap` (a command to copy) is never cut."""
+    """Print lines. Pictures are cut at the edge, prose is folded, commands stay whole."""
     utf8 = console.encoding.lower().replace("-", "").startswith("utf")
     width = max(20, min(console.width, MAX_WIDTH)) if console.is_terminal else MAX_WIDTH
     for line in lines:
-        text = Text(line) if isinstance(line, str) else line.copy()
-        if not text.no_wrap:
-            text.truncate(width, overflow="ellipsis")
-        text.plain = printable(text.plain)
-        if not utf8:
-            text = Text(plain(text.plain))
-        console.print(text, soft_wrap=True)
+        whole = Text(line) if isinstance(line, str) else line
+        for text in _fitted(whole, width):
+            text.plain = printable(text.plain)
+            console.print(text if utf8 else Text(plain(text.plain)), soft_wrap=True)
+
+
+def _fitted(line: Text, width: int) -> list[Text]:
+    if line.no_wrap or line.cell_len <= width:
+        return [line.copy()]
+    if line.overflow != "fold":
+        picture = line.copy()
+        picture.truncate(width, overflow="ellipsis")
+        return [picture]
+    # What is folded goes on below the text after a label (`time     41 s; …`).
+    label = re.match(r"\s*(\S+ {2,})?", line.plain)
+    hang = (label.end() if label else 0) or 2
+    parts = textwrap.wrap(line.plain, width, subsequent_indent=" " * hang, break_on_hyphens=False)
+    return [Text(part, style=line.style) for part in parts]
+
+
+def prose(words: str, style: str = "") -> Text:
+    """A sentence or a list: folded where it is too long."""
+    return Text(words, style=style, overflow="fold")
 
 
 def command(words: str) -> Text:

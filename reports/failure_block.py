@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from treeproof.contract.event import Checked
 from treeproof.contract.failure import Failure
 from treeproof.properties.expected import expected_reads
 from treeproof.reports.case_sheet import count, summary
-from treeproof.reports.console import command
+from treeproof.reports.console import command, prose
 from treeproof.reports.drawing import bracket, draw_request
 from treeproof.reports.recovered import recovered_lines
-from treeproof.reports.visibility import LEGEND, visibility_lines
+from treeproof.reports.visibility import legend, visibility_lines
 
 MAX_LINES = 40
 _TREE, _ROWS = 14, 6
@@ -46,12 +47,12 @@ def failure_block(what: Explained) -> list[Text]:
     failure = what.failure
     where = f"{failure.evidence}, stage {failure.stage}"
     head = f"✗ {what.backend}  {failure.identity}: {failure.kind}  ({where})"
-    lines = [Text(f"{head}  in {count(what.checks, 'check')}", style="bold red")]
-    lines += [Text(f"  {part}", style="bold") for part in _wrapped(failure.message, 4)]
+    lines = [prose(f"{head}  in {count(what.checks, 'check')}", "bold red")]
+    lines += [prose(f"  {part}", "bold") for part in _wrapped(failure.message, 4)]
     if failure.expected or failure.actual:
-        lines += [Text(f"  {part}") for part in _wrapped(_expected_and_got(failure), 2)]
+        lines += [prose(f"  {part}") for part in _wrapped(_expected_and_got(failure), 2)]
     if failure.cause:
-        lines += [Text(f"  {part}") for part in _wrapped(f"likely cause: {failure.cause}", 2)]
+        lines += [prose(f"  {part}") for part in _wrapped(f"likely cause: {failure.cause}", 2)]
     if what.case is not None:
         lines += _case_part(what, what.case)
     margin = what.checked.margin if what.checked else None
@@ -63,7 +64,14 @@ def failure_block(what: Explained) -> list[Text]:
 
 
 def _wrapped(text: str, most: int) -> list[str]:
-    return textwrap.wrap(text, 96, max_lines=most, placeholder=" …")
+    short = re.sub(r"(?:\d+→){8,}\d+", _ends, text)
+    return textwrap.wrap(short, 96, max_lines=most, placeholder=" …", break_on_hyphens=False)
+
+
+def _ends(path: re.Match[str]) -> str:
+    """A long path by its first and last nodes."""
+    nodes = path[0].split("→")
+    return "→".join([*nodes[:3], "…", *nodes[-2:]])
 
 
 def _expected_and_got(failure: Failure) -> str:
@@ -74,7 +82,7 @@ def _case_part(what: Explained, case: VerifyCase) -> list[Text]:
     b = what.failure.request or 0
     request = case.requests[b]
     size = f"  case of {summary(case)}"
-    lines = [Text(f"{size}; {what.reduction}" if what.reduction else size), Text("")]
+    lines = [prose(f"{size}; {what.reduction}" if what.reduction else size), Text("")]
     if len(case.requests) > 1:
         lines.append(Text(f"  request {b}", style="dim"))
     lines += [Text(f"  {line}") for line in _tree(what.failure, request, case.shape.window)]
@@ -110,7 +118,7 @@ _EDGE_WORDS = {
 
 
 def _sign(failure: Failure, due: bool) -> str:
-    """The sign of `visibility.LEGEND` for a key that is wrongly read."""
+    """The sign of `visibility.SIGNS` for a key that is wrongly read."""
     if not due:
         return "+"
     return {"reads-twice": "2", "heads-differ": "~", "wrong-weight": "~"}.get(failure.kind, "-")
@@ -136,6 +144,6 @@ def _keys(
     more = [f"… {count(len(rows) - _ROWS, 'more row')} that differ"] if rows[_ROWS:] else []
     return [
         Text(""),
-        Text(f"  {LEGEND}", style="dim"),
+        prose(f"  {legend(marks)}", "dim"),
         *(Text(f"  {line}") for line in (*lines, *more)),
     ]

@@ -97,7 +97,8 @@ def _value(found: Recovered, b: int, row: int) -> str:
 
 def _verdicts(checked: Checked, identity: str) -> list[str]:
     return [
-        f"{cell.evidence}: {cell.status}" + (f" ({cell.reason})" if cell.reason else "")
+        f"{', '.join(filter(None, (cell.evidence, cell.stage)))}: {cell.status.replace('-', ' ')}"
+        + (f" ({cell.reason})" if cell.reason else "")
         for cell in checked.cells
         if cell.identity == identity
     ]

@@ -7,11 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from treeproof.contract.case import Request
 from treeproof.properties.expected import Reads, expected_reads
 
-LEGEND = "• must read  + reads but must not  - must but does not  2 reads twice  ~ heads disagree"
+SIGNS = {
+    "•": "must read",
+    "+": "reads but must not",
+    "-": "must but does not",
+    "2": "reads twice",
+    "~": "heads disagree",
+}
 _LABEL = 10
 
 Marks = Mapping[tuple[int, int], str]
-"""(row, logical column) to a sign of `LEGEND`, the deviations from what must be read."""
+"""(row, logical column) to one of `SIGNS`, the deviations from what must be read."""
+
+
+def legend(marks: Marks) -> str:
+    """What the signs in use mean."""
+    used = {"•", *marks.values()}
+    return "  ".join(f"{sign} {words}" for sign, words in SIGNS.items() if sign in used)
 
 
 def ranges(numbers: Iterable[int]) -> str:

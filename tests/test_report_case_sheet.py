@@ -121,11 +121,11 @@ def test_a_backend_that_was_checked_stands_below_each_expectation() -> None:
     )
     lines = trace_lines(CASE, 0, 3, checked)
     assert lines[1] == "              expected; below it what mine showed"
-    assert lines[2:4] == ["  token       13", "              declared: pass"]
+    assert lines[2:4] == ["  token       13", "              declared, build: pass"]
     assert lines[4:7] == [
         "  position    9 = prefix 7 + depth 2",
         "              declared: depth 3",
         "              ✗ declared: is given position 10",
     ]
     assert "              measured: parent row not determined" in lines
-    assert lines[-1] == "              measured: not-checked (reference)"
+    assert lines[-1] == "              measured, commit: not checked (reference)"

@@ -80,7 +80,7 @@ def test_a_leaked_sibling_is_named_drawn_and_replayable() -> None:
         "  ├─ row 1 token 11 ◄─┐  must not be read",
         "  └─ row 2 token 12 ──┘  row 2 reads it",
         "",
-        "  • must read  + reads but must not  - must but does not  2 reads twice  ~ heads disagree",
+        "  • must read  + reads but must not",
         "            prefix   0 1 2",
         "  row 2     empty    • + •",
         "",

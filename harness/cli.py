@@ -1,0 +1,280 @@
+"""The command line. Nothing here imports torch before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+import treeproof
+from treeproof.asked import backend_for, read_case, require_known, require_row
+from treeproof.config import ConfigError
+from treeproof.contract.registry import BackendError, BackendUnavailable, entry_points, load
+from treeproof.contract.wire import FileError
+from treeproof.engine.settings import SettingsError
+from treeproof.options import run_options, settings_from
+
+BUILT_IN = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
+CLEAN, VIOLATED, USAGE, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 4, 130, 141
+
+EXIT_CODES = """\b
+Exit codes:
+    0  clean
+    1  identities violated
+    2  usage or environment: a wrong option, file, backend name or package
+    3  a backend or identity that was asked for has no completed check, or nothing ran
+    4  treeproof itself failed
+  130  interrupted; what was found until then is kept and reported
+"""
+
+
+CASE_FILE = click.argument("case_file", metavar="CASE.json", type=click.Path(path_type=Path))
+BACKEND = click.option("--backend", metavar="NAME|FILE", help="The backend to check the case on.")
+
+
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(treeproof.__version__, "-V", "--version", prog_name="treeproof")
+def cli() -> None:
+    """Is your tree attention right?
+
+    treeproof draws trees of draft tokens, prefixes, batches and memory layouts, runs every
+    root-to-node path alone as the truth, and holds each backend to five identities: candidate,
+    position, visibility, traversal and KV. What fails comes back as the smallest tree that shows it,
+    with one line that replays it.
+
+    \b
+    treeproof check                       the five built-in backends
+    treeproof check my_kernel.py          a backend of your own
+    treeproof check --trees shapes.json   the tree shapes that you serve
+    treeproof replay CASE.json            is it fixed?
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command line and leave with its exit code."""
+    try:
+        code = cli.main(arguments, prog_name="treeproof", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (ConfigError, SettingsError, BackendError, BackendUnavailable, FileError) as error:
+        click.echo(f"Error: {error}", err=True)
+        code = USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:  # `treeproof show … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    except Exception:
+        traceback.print_exc()
+        click.echo(
+            f"\ntreeproof {treeproof.__version__} itself failed; this says nothing about a backend."
+            "\nPlease report the lines above, the command line and the output of "
+            "`treeproof doctor`\nwhere treeproof is developed.",
+            err=True,
+        )
+        code = OWN_FAULT
+    sys.exit(code or CLEAN)
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("targets", nargs=-1, metavar="[BACKEND|FILE]...")
+@run_options()
+def check(targets: tuple[str, ...], **options: Any) -> int:
+    """Check backends against the five identities.
+
+    BACKEND is a name (`treeproof backends` lists them), module:name, or a file that registers one:
+    path/to/file.py or path/to/file.py:name. Without any, the five built-in backends are checked.
+
+    \b
+    treeproof check
+    treeproof check cascade my_kernel.py --seed 7
+    treeproof check --trees shapes.json --prefix 0 --prefix 4096
+    treeproof check my_kernel.py --identity visibility --profile nightly --time 30m
+    treeproof check my_kernel.py --in-process -x        then put a breakpoint into it
+
+    The same seed draws the same cases, whatever the number of workers. Settings may stand in
+    [tool.treeproof] of pyproject.toml under the names of the options; an option wins over it.
+    """
+    settings = settings_from(options, targets, BUILT_IN)
+    require_known(settings.backends)
+    from treeproof.engine.runner import run
+    from treeproof.reports.console import open_console
+    from treeproof.reports.progress import Progress
+    from treeproof.reports.terminal import report
+
+    console = open_console()
+    with Progress(console) as progress:
+        found = run(settings, progress)
+    report(console, found)
+    return found.exit_code
+
+
+@cli.command()
+@CASE_FILE
+@BACKEND
+@run_options("device", "launch-timeout")
+def replay(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
+    """Run a saved failure again: FIXED, FAILED or ERROR.
+
+    Exit code 0: fixed; 1: it fails still; 2: it could not be found out. A case file never makes
+    code be imported, so a backend that is a file is given with --backend.
+
+    \b
+    treeproof replay .treeproof/runs/…/failures/….json
+    treeproof replay failure.json --backend my_kernel.py
+    treeproof replay failure.json --backend my_kernel.py --in-process
+    """
+    _, reproducer = read_case(case_file)
+    reference = backend_for(case_file, reproducer, backend)
+    if reproducer is None:
+        raise FileError(f"{case_file} is a plain case with no failure to replay: try reduce")
+    settings = settings_from({**options, "device": device}, (reference,))
+    from treeproof.engine import replay as engine
+    from treeproof.reports.console import open_console, write
+    from treeproof.reports.replayed import replay_lines
+
+    done = engine.replay(
+        reproducer,
+        reference,
+        device=settings.device if device else None,
+        launch_timeout=settings.launch_timeout,
+        in_process=settings.workers == 0,
+    )
+    words = ["treeproof", "replay", str(case_file), *(["--backend", backend] if backend else [])]
+    write(open_console(), replay_lines(done, reproducer, shlex.join(words)))
+    return {"FIXED": CLEAN, "FAILED": VIOLATED}.get(done.outcome, USAGE)
+
+
+@cli.command()
+@CASE_FILE
+@BACKEND
+@run_options("device", "launch-timeout", "run-dir", "workers")
+def reduce(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
+    """Look for the smallest case that fails like this one.
+
+    Writes a reproducer for each distinct failure of the case and prints how to replay it. Exit
+    code 0: nothing fails; 1: something does.
+
+    \b
+    treeproof reduce .treeproof/runs/…/cases/….json --backend my_kernel.py
+    treeproof reduce failure.json
+    """
+    case, reproducer = read_case(case_file)
+    reference = backend_for(case_file, reproducer, backend)
+    settings = settings_from({**options, "device": device}, (reference,))
+    if reproducer is not None and device is None:
+        settings = replace(settings, device=reproducer.device)
+    from treeproof.engine.runner import run
+    from treeproof.reports.console import open_console, write
+    from treeproof.reports.progress import Progress
+    from treeproof.reports.replayed import reduction_lines
+
+    console = open_console()
+    with Progress(console) as progress:
+        found = run(replace(settings, reduce=True, store=None), progress, cases=[case])
+    write(console, reduction_lines(found))
+    return found.exit_code
+
+
+@cli.command()
+@CASE_FILE
+def show(case_file: Path) -> int:
+    """Draw a case: its trees, rows, layout, and what each row must read.
+
+    \b
+    treeproof show .treeproof/runs/…/failures/….json
+    treeproof show case.json | less
+    """
+    from treeproof.reports.case_sheet import case_lines
+    from treeproof.reports.console import open_console, write
+
+    case, reproducer = read_case(case_file)
+    head = [] if reproducer is None else [f"{reproducer.backend}: {reproducer.message}", ""]
+    write(open_console(), [*head, *case_lines(case)])
+    return CLEAN
+
+
+@cli.command()
+@CASE_FILE
+@click.option("--request", type=int, default=0, show_default=True, help="Request of the batch.")
+@click.option("--row", type=int, required=True, help="Verify row within the request.")
+@BACKEND
+def trace(case_file: Path, request: int, row: int, backend: str | None) -> int:
+    """Follow one row through token, position, visible keys, links and slot.
+
+    With --backend, what its check recovered or declared stands beside what is expected.
+
+    \b
+    treeproof trace case.json --row 2
+    treeproof trace case.json --request 1 --row 5 --backend my_kernel.py
+    """
+    from treeproof.reports.console import open_console, write
+    from treeproof.reports.trace import trace_lines
+
+    case, _ = read_case(case_file)
+    require_row(case, request, row)
+    checked = None
+    if backend is not None:
+        require_known((backend,))
+        from treeproof.engine.check import CheckOptions, check_case
+
+        checked = check_case(case, load(backend), CheckOptions())
+    write(open_console(), trace_lines(case, request, row, checked))
+    return CLEAN
+
+
+@cli.command()
+def backends() -> int:
+    """List installed backends: stages, what they take, or why they cannot run here.
+
+    \b
+    treeproof backends
+    """
+    from treeproof.reports.backends_table import backend_lines, entries
+    from treeproof.reports.console import open_console, write
+
+    write(open_console(), backend_lines(entries(entry_points(), load)))
+    return CLEAN
+
+
+@cli.command()
+def doctor() -> int:
+    """Look whether this machine can run treeproof, and say what to do where it cannot.
+
+    \b
+    treeproof doctor
+
+    Exit code 0: it can; 2: it cannot.
+    """
+    from treeproof.doctor import examine
+
+    found = examine(Path.cwd())
+    for finding in found:
+        click.echo(f"{'ok' if finding.ok else 'NO':2}  {finding.name:<10}  {finding.found}")
+        if finding.advice:
+            click.echo(f"{'':16}{finding.advice}")
+    return CLEAN if all(finding.ok for finding in found) else USAGE
+
+
+@cli.command()
+def schema() -> int:
+    """Print the JSON Schema of case and reproducer files.
+
+    \b
+    treeproof schema > treeproof.schema.json
+    """
+    import json
+
+    from treeproof.contract.wire import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+    return CLEAN

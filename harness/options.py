@@ -1,0 +1,88 @@
+"""The options that commands share, made from the one list of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value, run_settings
+from treeproof.engine.settings import RunSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def run_options(*keys: str) -> Callable[[F], F]:
+    """Settings of a run as options of a click command: all of them, or those of these keys."""
+
+    def decorate(command: F) -> F:
+        command = click.option(
+            "--in-process", is_flag=True, help="Check in this process, for debuggers; as -n 0."
+        )(command)
+        for setting in reversed(SETTINGS):
+            if not keys or setting.key in keys:
+                command = _option(setting)(command)
+        return command
+
+    return decorate
+
+
+def _option(setting: Setting) -> Callable[[F], F]:
+    name = f"--{setting.key}"
+    text = f"{setting.help[0].upper()}{setting.help[1:]}.{_default(setting)}"
+    if setting.key == "fail-fast":
+        return click.option("-x", name, setting.field, is_flag=True, default=None, help=text)
+    if setting.key == "reduce":
+        text = "Keep failing cases as they were drawn instead of looking for the smallest."
+        return click.option("--no-reduce", setting.field, flag_value=False, default=None, help=text)
+    names = ("-n", name) if setting.key == "workers" else (name,)
+    return click.option(
+        *names, setting.field, metavar=setting.metavar, multiple=setting.many, help=text
+    )
+
+
+def _default(setting: Setting) -> str:
+    """The default in words, where saying it helps."""
+    value: Any = RunSettings.__dataclass_fields__[setting.field].default
+    if setting.many:
+        repeat = " Repeatable."
+        return f" Default {' '.join(map(str, value))}.{repeat}" if value else repeat
+    if setting.field == "launch_timeout":
+        return f" Default {value:g}s."
+    return "" if value is None or isinstance(value, bool) else f" Default {value}."
+
+
+def settings_from(
+    options: Mapping[str, Any],
+    positional: tuple[str, ...] = (),
+    default_backends: tuple[str, ...] = (),
+) -> RunSettings:
+    """Run settings of one command line, over those of the current folder's configuration file.
+
+    Raises ConfigError naming the option or the file and key.
+    """
+    given: dict[str, Any] = {}
+    for setting in SETTINGS:
+        value = options.get(setting.field)
+        if value is None or value == ():
+            continue
+        name = "--no-reduce" if setting.key == "reduce" else f"--{setting.key}"
+        given |= _one(setting, value, name)
+    if options.get("in_process"):
+        if given.get("workers"):
+            raise ConfigError(f"--in-process and --workers {given['workers']}: give one of them")
+        given["workers"] = 0
+    if positional:
+        given["backends"] = tuple(dict.fromkeys((*positional, *given.get("backends", ()))))
+    return run_settings(read_folder(Path()), given, default_backends=default_backends)
+
+
+def _one(setting: Setting, value: Any, name: str) -> dict[str, Any]:
+    if not setting.many:
+        return read_value(setting.key, value, name)
+    merged: tuple[Any, ...] = ()
+    for item in value:
+        merged += read_value(setting.key, item, name)[setting.field]
+    return {setting.field: tuple(dict.fromkeys(merged))}

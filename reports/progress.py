@@ -1,0 +1,72 @@
+"""A live line while a run goes on: what is tried, how much was, and what failed so far."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from treeproof.contract.event import CaseDrawn, Checked, Event, WorkerLost
+from treeproof.engine.summary import REDUCED_UNIT
+from treeproof.reports.case_sheet import count
+from treeproof.reports.drawing import plain
+
+
+class Progress:
+    """A context manager that is called with each event; silent where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(self, console=console, transient=True) if console.is_terminal else None
+        self._unicode = console.encoding.lower().startswith("utf")
+        self._started = time.monotonic()
+        self._cases = self._rows = self._checks = self._lost = 0
+        self._now = "starting workers"
+        self._failures: set[tuple[str, str, str]] = set()
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, CaseDrawn):
+            self._tried(event)
+        elif isinstance(event, Checked):
+            self._checks += 1
+            self._failures |= {(event.backend, *failure.key) for failure in event.failures}
+        elif isinstance(event, WorkerLost):
+            self._lost += 1
+
+    def _tried(self, event: CaseDrawn) -> None:
+        rows = "+".join(map(str, event.rows[:4])) + ("+…" if event.rows[4:] else "")
+        if event.unit == REDUCED_UNIT:
+            self._now = f"reducing failures, down to {rows} rows"
+            return
+        self._cases += 1
+        self._rows += sum(event.rows)
+        self._now = f"{event.unit}, {rows} rows"
+
+    def __rich__(self) -> Text:
+        """Two lines, neither wider than the terminal."""
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        parts = [f"{minutes}:{seconds:02}", count(self._cases, "case"), count(self._rows, "row")]
+        parts.append(count(self._checks, "check"))
+        text = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+        failed = len(self._failures)
+        text.append(f"  {count(failed, 'failure')}", style="bold red" if failed else "green")
+        if self._lost:
+            text.append(f"  {count(self._lost, 'worker')} lost", style="red")
+        text.append(f"\n{self._now}", style="dim")
+        return text if self._unicode else Text(plain(text.plain), no_wrap=True)

@@ -1,0 +1,171 @@
+"""A run in the terminal: the summary, one block a distinct failure, and the last word."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import CaseDrawn
+from treeproof.contract.wire import FileError
+from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, FailureGroup, Run, percentile
+from treeproof.reports.case_sheet import count
+from treeproof.reports.console import command, prose, write
+from treeproof.reports.failure_block import Explained, failure_block
+from treeproof.reports.matrix import matrix_lines, reason_lines
+
+PARTS = ("generate", "oracle", "build", "backend", "probe", "check")
+FEW = 5
+"""Cases below which an event class counts as hardly tried."""
+FEW_NAMED = 12
+"""Such classes named in the warning."""
+MAX_BLOCKS = 20
+"""Failures shown as blocks; of more, the replay commands."""
+
+
+def report(console: Console, run: Run) -> None:
+    """Print all of it."""
+    write(console, summary_lines(run))
+    groups = run.failures
+    for group in groups[:MAX_BLOCKS]:
+        write(console, ["", *failure_block(explained(run, group))])
+    if groups[MAX_BLOCKS:]:
+        write(console, ["", f"{count(len(groups) - MAX_BLOCKS, 'more failure')}:"])
+        write(console, (command(replay_command(run, group)) for group in groups[MAX_BLOCKS:]))
+    write(console, ["", *last_words(run)])
+
+
+def summary_lines(run: Run) -> list[Text]:
+    """Matrix, reasons, and the figures of the run."""
+    reasons = reason_lines(run)
+    lines = [*matrix_lines(run), Text("")]
+    if reasons:
+        lines += [Text("not judged", style="bold"), *reasons, Text("")]
+    return [*lines, *map(prose, figures(run)), *_hardly_tried(run)]
+
+
+def figures(run: Run) -> list[str]:
+    """Cases, rows, prefixes, event classes, time, seed and folder: what makes the counts mean."""
+    rows, prefixes = run.rows, run.prefixes
+    checks = sum(run.completed_checks(name) for name in run.backends)
+    split = run.time_split
+    parts = " ".join(f"{part} {split[part]:.1f}" for part in PARTS if part in split)
+    seconds = f"{run.finished.seconds:.1f} s" if run.finished else "cut short"
+    lines = [
+        f"cases    {len(run.cases):,} distinct, {count(checks, 'check')}; "
+        f"{count(len(rows), 'tree')}, {count(sum(rows), 'row')}",
+        f"sizes    rows p50 {percentile(rows, 50)}, p90 {percentile(rows, 90)}; "
+        f"prefix p50 {percentile(prefixes, 50)}, p90 {percentile(prefixes, 90)}",
+        f"events   {_event_classes(run)}",
+        f"time     {seconds}; in all workers: {parts}",
+        f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
+        f"device {run.meta.device}",
+        f"run      {_short(run.folder.path)}",
+    ]
+    if run.losses:
+        lines.append(f"workers  {len(run.losses)} lost; the run went on")
+    return lines
+
+
+def _event_classes(run: Run) -> str:
+    """`tree: chain=40 star=31; rows: …`."""
+    from treeproof.generate.tags import EVENT_CLASSES
+
+    groups: dict[str, list[str]] = {}
+    for name in sorted(run.event_classes, key=(*EVENT_CLASSES, *run.event_classes).index):
+        family, _, member = name.partition(":")
+        groups.setdefault(family, []).append(f"{member}={run.event_classes[name]}")
+    return "; ".join(f"{family}: {' '.join(names)}" for family, names in groups.items())
+
+
+def _hardly_tried(run: Run) -> list[Text]:
+    """A warning about event classes of few cases; given shapes are as they are."""
+    if run.meta.settings.get("trees") or not run.cases:
+        return []
+    from treeproof.generate.tags import EVENT_CLASSES
+
+    few = [f"{name}={n}" for name in EVENT_CLASSES if (n := run.event_classes[name]) < FEW]
+    if not few:
+        return []
+    text = f"fewer than {FEW} cases in {len(few)} of {len(EVENT_CLASSES)} event classes:"
+    more = f" … {len(few) - FEW_NAMED} more" if few[FEW_NAMED:] else ""
+    return [prose(f"! {text} {' '.join(few[:FEW_NAMED])}{more}", "yellow")]
+
+
+def explained(run: Run, group: FailureGroup) -> Explained:
+    """What the block of a failure shows."""
+    return Explained(
+        backend=group.backend,
+        failure=group.failure,
+        case=_case(run, group.case),
+        checked=group.checked,
+        checks=group.checks,
+        replay=replay_command(run, group),
+        reduction=_reduction(run, group),
+    )
+
+
+def _case(run: Run, case_id: str) -> VerifyCase | None:
+    try:
+        return run.folder.read_case(case_id)
+    except FileError:
+        return None
+
+
+def _reduction(run: Run, group: FailureGroup) -> str:
+    reduced = group.reduced
+    if reduced is None:
+        return "not reduced"
+    drawn = {event.case: event for event in run.events if isinstance(event, CaseDrawn)}
+    tries = count(reduced.evaluations, "try").replace("trys", "tries")
+    rest = "" if reduced.complete else ", not yet the smallest"
+    if reduced.original not in drawn or group.case != reduced.reduced:
+        return f"reduced in {tries}{rest}"
+    before = drawn[reduced.original]
+    was = f"{count(len(before.rows), 'request')}, {count(sum(before.rows), 'row')}"
+    return f"reduced from {was} in {tries}{rest}"
+
+
+def replay_command(run: Run, group: FailureGroup) -> str:
+    """The command that runs this failure again, from the current folder."""
+    reference = next(m.reference for m in run.meta.backends if m.name == group.backend)
+    if group.reproducer is None:
+        settings = run.meta.settings
+        words = ["check", reference, "--seed", str(run.meta.seed)]
+        words += ["--profile", settings["profile"]] if "profile" in settings else []
+    else:
+        words = ["replay", str(_short(group.reproducer))]
+        words += ["--backend", reference] if reference != group.backend else []
+    return shlex.join(["treeproof", *words])
+
+
+def _short(path: Path) -> Path:
+    """Relative to the current folder where it lies in it."""
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()
+    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+
+
+def last_words(run: Run) -> list[Text]:
+    """One line that says how it ended, and why where that is not plain."""
+    reason = run.finished.reason if run.finished else "the run was cut short"
+    if run.exit_code == OWN_FAULT:
+        said = [Text(line) for line in reason.splitlines()]
+        return [*said, Text("✗ treeproof itself failed, see above", style="bold red")]
+    warnings = [*run.missing, *([reason] if reason else [])]
+    lines = [prose(f"! {why}", "yellow") for why in warnings]
+    checks = count(sum(run.completed_checks(name) for name in run.backends), "check")
+    if run.failures:
+        failing = len({(check.case, check.backend) for check in run.checks if check.failures})
+        distinct = count(len(run.failures), "distinct failure")
+        lines.append(Text(f"✗ {distinct}, in {failing} of {checks}", style="bold red"))
+    elif run.exit_code == INTERRUPTED:
+        lines.append(Text(f"interrupted; nothing failed in {checks}", style="yellow"))
+    elif run.exit_code:
+        lines.append(Text("! not everything that was asked for was checked", style="bold yellow"))
+    else:
+        lines.append(Text(f"✓ no identity violated in {checks}", style="bold green"))
+    return lines

@@ -1,0 +1,170 @@
+"""Bad input: exit code 2, naming the file, the field, the row, and what is accepted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treeproof.cli import main
+from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.tree import CandidateTree
+from treeproof.contract.wire import encode_case
+
+CASE = VerifyCase(
+    requests=(
+        Request(
+            tree=CandidateTree(tokens=(5, 6, 7), parents=(-1, 0, 0)),
+            row_of_node=(0, 1, 2),
+            prefix_len=2,
+        ),
+    ),
+    shape=AttentionShape(num_q_heads=2, num_kv_heads=1, head_dim=8, v_head_dim=8),
+    layout=KVLayout(page_size=1, num_slots=16),
+)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs one command line in an empty folder; (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        captured = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, captured.out, captured.err
+
+    return run
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_an_unknown_backend_lists_the_known_and_guesses(run: Run) -> None:
+    code, out, err = run("check", "cascde")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: no backend named 'cascde'; known are cascade, direct-mask, ")
+    assert err.endswith("; did you mean cascade?\n")
+
+
+def test_a_backend_file_that_is_not_there_is_named(run: Run) -> None:
+    assert run("check", "my_kernel.py") == (
+        2,
+        "",
+        "Error: backend file my_kernel.py: no such file\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--seed", "x", "--seed is 'x': accepted are whole numbers from 0"),
+        ("--profile", "quik", "--profile is 'quik': accepted are quick, ci, gpu, nightly"),
+        ("--identity", "visible", "did you mean visibility?"),
+        ("--dtype", "fp8", "--dtype is 'fp8': accepted are float32, bfloat16, float16"),
+        ("--time", "later", "--time is 'later': accepted are times above 0"),
+        ("--prefix", "-1", "--prefix is '-1': accepted are 0 to 1048576"),
+        ("--workers", "999999", "--workers is '999999': accepted are 0 to 512"),
+        ("--report", "html", "No such option"),
+    ],
+)
+def test_a_wrong_option_says_what_is_accepted(run: Run, option: str, value: str, said: str) -> None:
+    code, _, err = run("check", option, value)
+    assert code == 2
+    assert said in err
+
+
+def test_a_wrong_key_in_the_configuration_file_is_a_usage_error(run: Run) -> None:
+    Path("pyproject.toml").write_text("[tool.treeproof]\nsede = 1\n")
+    code, _, err = run("check")
+    assert code == 2
+    assert "pyproject.toml: unknown key 'sede'; accepted are backend, identity" in err
+
+
+def _document() -> dict[str, Any]:
+    document = json.loads(encode_case(CASE))
+    assert isinstance(document, dict)
+    return document
+
+
+def _cycle(document: dict[str, Any]) -> None:
+    document["requests"][0]["tree"]["parents"] = [-1, 2, 1]
+
+
+def _twice(document: dict[str, Any]) -> None:
+    document["requests"][0]["row_of_node"] = [0, 1, 1]
+
+
+def _unknown(document: dict[str, Any]) -> None:
+    document["layout"]["pagesize"] = 1
+
+
+def _version(document: dict[str, Any]) -> None:
+    document["version"] = 99
+
+
+def _huge(document: dict[str, Any]) -> None:
+    document["requests"][0]["prefix_len"] = 10**40
+
+
+@pytest.mark.parametrize("command", [["show"], ["trace", "--row", "0"], ["replay"], ["reduce"]])
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_cycle, "parents[1] is 2: accepted are 0 to 0"),
+        (_twice, "row_of_node[2] and row_of_node[1] are both row 1"),
+        (_unknown, "unknown field `pagesize` - at `$.layout`"),
+        (_version, "version is 99; this treeproof reads 1 to 1"),
+        (_huge, "prefix_len"),
+    ],
+)
+def test_a_malformed_case_names_file_field_and_row(
+    run: Run, command: list[str], spoil: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    document = _document()
+    spoil(document)
+    Path("bad.json").write_text(json.dumps(document))
+    code, out, err = run(*command, "bad.json")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: bad.json: ")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "bad.json: line 1, column 1: Expecting value"),
+        ('{"schema": "treeproof.case", ', "bad.json: line 1, column"),
+        ('{"seed": 1, "seed": 2}', "bad.json: duplicate key 'seed'"),
+        ('{"seed": NaN}', "bad.json: NaN is not a number that JSON knows"),
+        ("[" * 100_000, "bad.json: nested too deeply"),
+        ("[]", "bad.json: a JSON object is expected, found list"),
+        ("{}", "bad.json: schema is None; accepted are treeproof.case, treeproof.reproducer"),
+    ],
+)
+def test_a_file_that_is_no_case_says_why(run: Run, text: str, said: str) -> None:
+    Path("bad.json").write_text(text)
+    code, _, err = run("show", "bad.json")
+    assert code == 2
+    assert said in err
+
+
+def test_a_missing_file_is_named(run: Run) -> None:
+    assert run("show", "nowhere.json") == (
+        2,
+        "",
+        "Error: nowhere.json: No such file or directory\n",
+    )
+
+
+def test_a_row_that_is_not_there_says_which_are(run: Run) -> None:
+    Path("case.json").write_bytes(encode_case(CASE))
+    code, _, err = run("trace", "case.json", "--row", "3")
+    assert (code, err) == (2, "Error: --row 3: request 0 has rows 0 to 2\n")
+    code, _, err = run("trace", "case.json", "--row", "0", "--request", "1")
+    assert (code, err) == (2, "Error: --request 1: this case has requests 0 to 0\n")
