@@ -14,6 +14,7 @@ from treeproof.properties.traversal import recover_links
 from treeproof.properties.visibility import (
     FOREIGN,
     Reading,
+    Slots,
     declared_reading,
     recover_closure,
     recover_lists,
@@ -88,27 +89,37 @@ def _mask(scene: Scene, tables: Mapping[str, Any], mode: MaskMode) -> Declaratio
 def _lists(scene: Scene, tables: Mapping[str, Any]) -> Declaration:
     case, page = scene.case, scene.case.layout.page_size
     total = len(scene.rows)
-    lists: list[tuple[int, ...]]
+    lists: list[Slots]
     if "kv_indices" in tables and tables["kv_indptr"].shape[0] == total + 1:
         start = tables["kv_start"].tolist() if "kv_start" in tables else None
-        lists = recover_lists(tables["kv_indptr"].tolist(), tables["kv_indices"].tolist(), start)
+        lists = recover_lists(tables["kv_indptr"].tolist(), _slots(tables["kv_indices"]), start)
         form = "lists of slots"
         if "page_table" in tables and "cache_seqlens" in tables:
             lengths = tables["cache_seqlens"].tolist()
-            paged = recover_pages(tables["page_table"].tolist(), lengths, page)
-            of_row = [b for b, _ in scene.rows] if len(paged) != total else range(total)
-            lists = [(*paged[line], *own) for line, own in zip(of_row, lists, strict=True)]
+            paged = recover_pages(_slots(tables["page_table"]), lengths, page)
+            lists = [
+                np.concatenate((paged[b], own))
+                for (b, _), own in zip(scene.rows, lists, strict=True)
+            ]
             form = "prefix pages and suffix lists"
     else:
-        lists = recover_pages(tables["page_table"].tolist(), tables["cache_seqlens"].tolist(), page)
+        # A line a row is a list of slots: the paths of a tree do not come in whole pages.
+        lists = recover_pages(_slots(tables["page_table"]), tables["cache_seqlens"].tolist(), 1)
         form = "page tables"
+    uncut = case.shape.window is not None and "kv_start" not in tables
     readings = []
     for b, request in enumerate(case.requests):
         first = case.qo_indptr[b]
-        own = lists[first : first + request.num_nodes]
+        # Cells of evicted pages are undefined; a list that the window has yet to cut holds them.
+        defined = case.evicted_columns(b) if uncut else 0
+        own = [row[defined:] for row in lists[first : first + request.num_nodes]]
         readings.append(declared_reading(b, scene.ledger, own))
-    uncut = case.shape.window is not None and "kv_start" not in tables
     return Declaration(form, tuple(readings), window_free=uncut)
+
+
+def _slots(table: Any) -> Slots:
+    found: Slots = table.cpu().numpy().astype(np.int64)
+    return found
 
 
 def _links(scene: Scene, parents: list[list[int | None]], form: str) -> Declaration:

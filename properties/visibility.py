@@ -16,6 +16,7 @@ from treeproof.contract.ledger import SlotLedger
 from treeproof.properties.expected import Reads, ancestor_rows, expected_reads, read_matrix
 
 Counts = npt.NDArray[np.float64]
+Slots = npt.NDArray[np.int64]
 
 FOREIGN = -1
 """Column of a slot that the reading request does not hold."""
@@ -76,23 +77,22 @@ def recover_mask_prefix(
 
 
 def recover_lists(
-    indptr: Sequence[int], indices: Sequence[int], start: Sequence[int] | None
-) -> list[tuple[int, ...]]:
+    indptr: Sequence[int], indices: Slots, start: Sequence[int] | None
+) -> list[Slots]:
     """Slots that each row's list names, after the part before `start` is cut off."""
     return [
-        tuple(indices[lo + (start[i] if start is not None else 0) : hi])
+        indices[lo + (start[i] if start is not None else 0) : hi]
         for i, (lo, hi) in enumerate(itertools.pairwise(indptr))
     ]
 
 
-def recover_pages(
-    page_table: Sequence[Sequence[int]], lengths: Sequence[int], page_size: int
-) -> list[tuple[int, ...]]:
-    """Slots that each line of a page table names."""
-    return [
-        tuple(line[c // page_size] * page_size + c % page_size for c in range(length))
-        for line, length in zip(page_table, lengths, strict=True)
-    ]
+def recover_pages(page_table: Slots, lengths: Sequence[int], page_size: int) -> list[Slots]:
+    """Slots that each line of a page table (lines, pages) names."""
+    found = []
+    for line, length in zip(page_table, lengths, strict=True):
+        column = np.arange(length)
+        found.append(line[column // page_size] * page_size + column % page_size)
+    return found
 
 
 def recover_closure(parents: Sequence[int | None]) -> npt.NDArray[np.bool_]:
@@ -119,16 +119,18 @@ def recover_parents(closure: npt.NDArray[np.bool_]) -> tuple[int | None, ...]:
     return tuple(parents)
 
 
-def declared_reading(request: int, ledger: SlotLedger, lists: Sequence[tuple[int, ...]]) -> Reading:
+def declared_reading(request: int, ledger: SlotLedger, lists: Sequence[Slots]) -> Reading:
     """A reading from the slots that each row's list names."""
     own = column_of_slot(ledger, request)
-    named = sorted({slot for row in lists for slot in row} | set(own))
-    place = {slot: j for j, slot in enumerate(named)}
+    flat = np.concatenate([*lists, np.fromiter(own, dtype=np.int64)])
+    named, place = np.unique(flat, return_inverse=True)
+    lengths = [len(slots) for slots in lists]
     counts = np.zeros((len(lists), len(named)))
-    for row, slots in enumerate(lists):
-        np.add.at(counts[row], [place[s] for s in slots], 1)
-    columns = tuple(own.get(slot, FOREIGN) for slot in named)
-    return Reading(request, columns, tuple(named), counts, counts)
+    rows = np.repeat(np.arange(len(lists)), lengths)
+    np.add.at(counts, (rows, place[: len(rows)]), 1)
+    slots = tuple(int(slot) for slot in named)
+    columns = tuple(own.get(slot, FOREIGN) for slot in slots)
+    return Reading(request, columns, slots, counts, counts)
 
 
 def column_of_slot(ledger: SlotLedger, request: int) -> Mapping[int, int]:

@@ -19,7 +19,7 @@ from treeproof.backends.reference.store import store_kv, store_used
 from treeproof.contract.case import MaskMode, VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, Cell, Evidence, Failure, Identity, Recovered, Status
-from treeproof.contract.inputs import DECLARABLE, Accepted, Candidates, VerifyInput
+from treeproof.contract.inputs import TENSOR_FIELDS, Accepted, Candidates, VerifyInput
 from treeproof.contract.registry import Backend
 from treeproof.engine.garble import garble, tensors_of
 from treeproof.generate.data import LogicalData, logical_data
@@ -283,7 +283,7 @@ class _Check:
         ):
             self._judge_links(x)
         if wants("visibility", "declared"):
-            self._judge_tables(self._own_tables({}), x.mask_mode)
+            self._judge_tables(self._own_tables(), x.mask_mode, "build")
 
     def _local(self, rows: kv.Rows) -> kv.Rows:
         """Flat rows as rows of their own request; a row of another request stays undetermined."""
@@ -311,20 +311,19 @@ class _Check:
             )
         self._cell("traversal", "declared", "build", failures)
 
-    def _own_tables(self, launched: Mapping[str, Any]) -> dict[str, Any]:
-        """Tables of the backend's own making that its attend reads (or that it launched)."""
+    def _own_tables(self) -> dict[str, Any]:
+        """Tables of the backend's own making that its attend reads."""
         read = (
             self.backend.consumes if "attend" in self.backend.stages else frozenset(self.produced)
         )
-        own = {name: t for name, t in self.produced.items() if name in read}
-        return {**own, **launched}
+        return {name: table for name, table in self.produced.items() if name in read}
 
-    def _judge_tables(self, tables: Mapping[str, Any], mode: MaskMode | None) -> None:
+    def _judge_tables(self, tables: Mapping[str, Any], mode: MaskMode | None, stage: str) -> None:
         with self._timed("check"):
             try:
                 found = declarations(self.scene, tables, mode or self.case.mask.mode)
             except (ValueError, IndexError, KeyError, TypeError) as error:
-                self._broke(raised("build", error))
+                self._broke(raised(stage, error))
                 return
             if not found:
                 return
@@ -335,9 +334,9 @@ class _Check:
                 for reading in declaration.readings:
                     failures += judge_visibility(
                         self.case, self.scene.ledger, reading, "declared",
-                        window_free=declaration.window_free, stage="build",
+                        window_free=declaration.window_free, stage=stage,
                     )  # fmt: skip
-            self._cell("visibility", "declared", "build", failures)
+            self._cell("visibility", "declared", stage, failures)
 
     # --- attend ------------------------------------------------------------------------------
 
@@ -419,18 +418,23 @@ class _Check:
         """Tables handed to the kernel. Fields of ours handed back are no evidence."""
         if not self.options.wants("visibility", "declared"):
             return
-        unknown = sorted(set(declared) - set(tensors_of(x)) - DECLARABLE)
+        unknown = sorted(set(declared) - set(TENSOR_FIELDS))
         if unknown:
             message = f"attend declared {', '.join(unknown)}: no such field of VerifyInput"
             raise Violation(contract_failure("unknown-field", "attend", message))
-        launched = {
-            name: table
-            for name, table in declared.items()
-            if isinstance(table, Tensor)
-            and not (getattr(x, name) is not None and contract.same_bits(table, getattr(x, name)))
-        }
-        if launched:
-            self._judge_tables(self._own_tables(launched), x.mask_mode)
+
+        def ours(name: str, table: Any) -> bool:
+            """Whether this is a field of ours handed back."""
+            handed = getattr(x, name)
+            return name not in self.produced and handed is not None and same(table, handed)
+
+        def same(a: Any, b: Any) -> bool:
+            return isinstance(a, Tensor) and isinstance(b, Tensor) and contract.same_bits(a, b)
+
+        launched = {name: table for name, table in declared.items() if not ours(name, table)}
+        judged = self._own_tables()
+        if any(not same(table, judged.get(name)) for name, table in launched.items()):
+            self._judge_tables(launched, x.mask_mode, "attend")
 
     def _launch_random(
         self, attend: AttendCall, x: VerifyInput, seen: VerifyInput, fill: random_data.Fill
