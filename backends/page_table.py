@@ -18,8 +18,8 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 19
-"""Elements of K that one chunk of rows gathers: 2 MiB in float32, which stays in a core's cache."""
+_GATHERED = 1 << 18
+"""Elements of K that one chunk of rows gathers: 1 MiB in float32, which stays in a core's cache."""
 
 
 @register(

@@ -17,8 +17,8 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 19
-"""Elements of K gathered at once: 2 MiB in float32, which stays in a core's cache."""
+_GATHERED = 1 << 18
+"""Elements of K gathered at once: 1 MiB in float32, which stays in a core's cache."""
 
 
 @register(
@@ -216,5 +216,8 @@ def _attend_lists(
     values = v_cache.flatten(0, 1).index_select(0, lines).view(rows * kv_heads, keys.shape[1], -1)
     queries = q.reshape(rows * kv_heads, heads // kv_heads, dim).float()
     scores = torch.bmm(queries, keys.float().transpose(1, 2)) * scale  # (n * Hkv, G, L)
-    out = torch.bmm(torch.softmax(scores, dim=-1), values.float())
-    return out.view(rows, heads, -1).to(q.dtype), torch.logsumexp(scores, dim=-1).view(rows, heads)
+    top = scores.amax(dim=-1, keepdim=True)
+    weights = (scores - top).exp()
+    total = weights.sum(dim=-1, keepdim=True)
+    out = torch.bmm(weights, values.float()) / total
+    return out.view(rows, heads, -1).to(q.dtype), (top + total.log()).view(rows, heads)

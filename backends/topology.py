@@ -81,38 +81,37 @@ class Topology:
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:
-        """Rows whose windows begin at the same prefix key go together; float32 throughout."""
+        """Prefix keys that all rows of a request see are shared, the others listed by row."""
         store_kv(x, k, v, k_cache, v_cache)
         # Rows that no link leads to (padding) read nothing.
         out = q.new_zeros(*q.shape[:2], v.shape[2])
         lse = torch.full(q.shape[:2], float("-inf"), device=q.device)
         index, down, right = _links(x)
-        table_rows, scale = x.request_slots.tolist(), x.shape.score_scale
-        parents = []
+        table_rows, parents = x.request_slots.tolist(), []
         for b, prefix in enumerate(x.seq_lens.tolist()):
             paths = _paths(down[b], right[b])
-            window = x.shape.window or prefix + len(paths)
-            groups = _by_start(paths, prefix, window)
-            first = min(groups)
-            slots = x.req_to_token[table_rows[b], first:prefix]
-            keys, values = k_cache[slots].float(), v_cache[slots].float()
-            for start, members in groups.items():
-                longest = max(map(len, members))
-                chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
-                for i in range(0, len(members), chunk):
-                    path = _padded(members[i : i + chunk], longest, index[b])
-                    own = torch.tensor(path, device=q.device)  # (n, longest), the row itself last
-                    rows, seen = own[:, -1], x.out_cache_loc[own]
-                    out[rows], lse[rows] = _softmax(
-                        q[rows],
-                        (keys[start - first :], values[start - first :]),
-                        (k_cache[seen].float(), v_cache[seen].float()),
-                        torch.tensor([longest - len(m) for m in members[i : i + chunk]]),
-                        scale,
-                    )
-            parents.append(
-                [paths[r][-2] if len(paths.get(r, ())) > 1 else -1 for r in range(len(down[b]))]
-            )
+            parents.append(_last_but_one(paths, len(down[b])))
+            rows = torch.tensor([index[b][row] for row in paths], device=q.device)
+            start, lists = _columns(list(paths.values()), prefix, x.shape.window)
+            columns = x.req_to_token[table_rows[b], :prefix]
+            shared = columns[start:]
+            columns = torch.cat([columns, x.out_cache_loc[rows.sort().values]])
+            keys, values = k_cache[shared].float(), v_cache[shared].float()
+            longest = max(map(len, lists))
+            for own in _chunks(len(lists), longest * k_cache[0].numel()):
+                # A list is filled up in front with the row's own column, its last, at weight 0.
+                padding = [longest - len(listed) for listed in lists[own]]
+                filled = [
+                    listed[-1:] * n + listed for n, listed in zip(padding, lists[own], strict=True)
+                ]
+                seen = columns[torch.tensor(filled, device=q.device)]
+                out[rows[own]], lse[rows[own]] = _softmax(
+                    q[rows[own]],
+                    (keys, values),
+                    (k_cache[seen].float(), v_cache[seen].float()),
+                    torch.tensor(padding, device=q.device),
+                    x.shape.score_scale,
+                )
         declared = {"retrieve_parent_token": torch.tensor(parents, device=q.device)}
         return Attended(out=out, lse=lse, declared=declared)
 
@@ -191,18 +190,33 @@ def _paths(down: Sequence[int], right: Sequence[int]) -> dict[int, list[int]]:
     return paths
 
 
-def _by_start(paths: dict[int, list[int]], prefix: int, window: int) -> dict[int, list[list[int]]]:
-    """Paths, cut to their last `window` rows, by the first prefix key that their windows hold."""
-    groups: dict[int, list[list[int]]] = {}
-    for path in paths.values():
-        start = min(prefix, max(0, prefix + len(path) - window))
-        groups.setdefault(start, []).append(path[-window:])
-    return groups
+def _last_but_one(paths: dict[int, list[int]], width: int) -> list[int]:
+    """Parent of each row; -1 for the root and for rows without a path."""
+    return [paths[row][-2] if len(paths.get(row, ())) > 1 else -1 for row in range(width)]
 
 
-def _padded(paths: list[list[int]], longest: int, index: Sequence[int]) -> list[list[int]]:
-    """Batch-global rows of each path, the row itself repeated in front up to `longest`."""
-    return [[index[r] for r in [path[-1]] * (longest - len(path)) + path] for path in paths]
+def _columns(
+    paths: list[list[int]], prefix: int, window: int | None
+) -> tuple[int, list[list[int]]]:
+    """First prefix column that all rows see, and the further columns that each row sees.
+
+    Row r's column is `prefix + r`. A row at logical index t sees the columns on its path whose
+    logical index is above t - window; the row's own column comes last.
+    """
+    reach = window or prefix + len(paths)
+    starts = [min(prefix, max(0, prefix + len(path) - reach)) for path in paths]
+    shared = max(starts)
+    lists = [
+        [*range(start, shared), *(prefix + row for row in path[-reach:])]
+        for start, path in zip(starts, paths, strict=True)
+    ]
+    return shared, lists
+
+
+def _chunks(rows: int, elements: int) -> Iterator[slice]:
+    """Consecutive rows, as many as together gather `_GATHERED` elements of K, `elements` a row."""
+    chunk = max(1, _GATHERED // elements)
+    return (slice(i, i + chunk) for i in range(0, rows, chunk))
 
 
 def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
@@ -219,26 +233,31 @@ def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[
 def _softmax(
     q: Tensor,
     prefix: tuple[Tensor, Tensor],
-    path: tuple[Tensor, Tensor],
+    listed: tuple[Tensor, Tensor],
     padding: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """One softmax over the shared prefix keys and each row's own path.
+    """One softmax over the shared prefix keys and each row's own list.
 
-    `q` (n, Hq, D); prefix K (P, Hkv, D) and V; path K (n, L, Hkv, D) and V, whose first `padding[i]`
-    entries do not count. Out (n, Hq, Dv) and natural-log lse (n, Hq).
+    `q` (n, Hq, D); `prefix` K (P, Hkv, D) and V, `listed` K (n, L, Hkv, D) and V, all float32. The
+    first `padding[i]` entries of list i do not count. Out (n, Hq, Dv), natural-log lse (n, Hq).
     """
     (rows, heads, _), (keys, kv_heads, v_dim) = q.shape, prefix[1].shape
-    group = heads // kv_heads
-    grouped = q.float().view(rows, kv_heads, group, -1).transpose(0, 1)  # (Hkv, n, G, D)
+    grouped = (
+        q.float().view(rows, kv_heads, heads // kv_heads, -1).transpose(0, 1)
+    )  # (Hkv, n, G, D)
     far = grouped.flatten(1, 2) @ prefix[0].permute(1, 2, 0)
-    near = grouped @ path[0].permute(2, 0, 3, 1)
-    unlisted = torch.arange(near.shape[3]) < padding[:, None]
-    near = near.masked_fill(unlisted.to(q.device)[:, None], float("-inf"))
-    scores = torch.cat([far.view(kv_heads, rows, group, keys), near], dim=3) * scale
-    p_far, p_near = torch.split(torch.softmax(scores, dim=3), [keys, near.shape[3]], dim=3)
-    out = (p_far.flatten(1, 2) @ prefix[1].transpose(0, 1)).view(kv_heads, rows, group, v_dim)
-    out = out + p_near @ path[1].permute(2, 0, 1, 3)
-    lse = torch.logsumexp(scores, dim=3)
+    near = grouped @ listed[0].permute(2, 0, 3, 1)
+    filler = torch.arange(near.shape[3], device=q.device) < padding[:, None]
+    near = near.masked_fill(filler[:, None], float("-inf"))
+    scores = torch.cat([far.view(*near.shape[:3], keys), near], dim=3) * scale
+    top = scores.amax(dim=3, keepdim=True)
+    weights = (scores - top).exp()
+    total = weights.sum(dim=3, keepdim=True)
+    out = (weights[..., :keys].flatten(1, 2) @ prefix[1].transpose(0, 1)).view(
+        *near.shape[:3], v_dim
+    )
+    out = (out + weights[..., keys:] @ listed[1].permute(2, 0, 1, 3)) / total
+    lse = (top + total.log()).squeeze(3)
     out = out.transpose(0, 1).reshape(rows, heads, v_dim).to(q.dtype)
     return out, lse.transpose(0, 1).reshape(rows, heads)
