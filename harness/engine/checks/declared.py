@@ -1,0 +1,136 @@
+"""What a backend's own build declares: tokens, positions, slots, links and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from treeproof.contract.case import MaskMode
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import TENSOR_FIELDS, VerifyInput
+from treeproof.engine.checks.trial import Trial
+from treeproof.properties import candidate, kv, position, traversal
+from treeproof.properties.contract import same_bits
+from treeproof.properties.declared import closures, declarations
+from treeproof.properties.violation import Violation, contract_failure, raised
+from treeproof.properties.visibility import judge, recover_parents
+
+
+def judge_declared(trial: Trial, x: VerifyInput) -> None:
+    """Judge each field of the backend's own making; fields of the reference are no evidence."""
+    with trial.timed("check"):
+        _tokens(trial, x)
+        _positions(trial, x)
+        _slots(trial, x)
+        _links(trial, x)
+    if trial.wants("visibility", "declared"):
+        _tables(trial, _own_tables(trial), x.mask_mode, "build")
+
+
+def _tokens(trial: Trial, x: VerifyInput) -> None:
+    if "draft_token" in trial.produced and trial.wants("candidate", "declared"):
+        tokens = candidate.recover_tokens(x.draft_token.tolist(), trial.case.qo_indptr)
+        trial.recover("candidate", "declared", "tokens", tokens)
+        failures = candidate.judge(trial.case, tokens, "declared", "build")
+        trial.judged("candidate", "declared", "build", failures)
+
+
+def _positions(trial: Trial, x: VerifyInput) -> None:
+    if "positions" in trial.produced and trial.wants("position", "declared"):
+        prefixes = [r.prefix_len for r in trial.case.requests]
+        depths = position.recover_depths(x.positions.tolist(), trial.case.qo_indptr, prefixes)
+        trial.recover("position", "declared", "depths", depths)
+        failures = position.judge_declared(trial.case, depths)
+        trial.judged("position", "declared", "build", failures)
+
+
+def _slots(trial: Trial, x: VerifyInput) -> None:
+    if "out_cache_loc" in trial.produced and trial.wants("kv", "declared"):
+        slots = [trial.scene.ledger.row_slots(b) for b in range(len(trial.case.requests))]
+        named = x.out_cache_loc.tolist()
+        rows = _local(trial, kv.recover_slots(named, slots))
+        trial.recover("kv", "declared", "rows", rows)
+        failures = kv.judge_out_cache_loc(trial.scene, named, "build")
+        trial.judged("kv", "declared", "build", failures)
+
+
+def _local(trial: Trial, rows: kv.Rows) -> kv.Rows:
+    """Flat rows as rows of their own request; a row of another request stays undetermined."""
+    local = []
+    for b, found in enumerate(rows):
+        start, end = trial.case.qo_indptr[b], trial.case.qo_indptr[b + 1]
+        local.append(tuple(None if r is None or not start <= r < end else r - start for r in found))
+    return tuple(local)
+
+
+def _links(trial: Trial, x: VerifyInput) -> None:
+    made = {"retrieve_next_token", "retrieve_next_sibling"} <= set(trial.produced)
+    if not made or not trial.wants("traversal", "declared"):
+        return
+    rows = [r.num_nodes for r in trial.case.requests]
+    parents = traversal.recover_links(
+        trial.produced["retrieve_next_token"].tolist(),
+        trial.produced["retrieve_next_sibling"].tolist(),
+        rows,
+    )
+    trial.recover("traversal", "declared", "parents", parents)
+    failures = traversal.judge_parents(trial.case, parents, "build")
+    if "retrieve_index" in trial.produced:
+        index = trial.produced["retrieve_index"].tolist()
+        failures += traversal.judge_retrieve_index(trial.case, index, "build")
+    trial.judged("traversal", "declared", "build", failures)
+
+
+def _own_tables(trial: Trial) -> dict[str, Any]:
+    """Tables of the backend's own making that its attend reads."""
+    read = trial.backend.consumes if trial.has("attend") else frozenset(trial.produced)
+    return {name: table for name, table in trial.produced.items() if name in read}
+
+
+def judge_launched(trial: Trial, x: VerifyInput, declared: Mapping[str, Any]) -> None:
+    """Judge the tables that attend says it launched, where they are not ours handed back."""
+    unknown = sorted(set(declared) - set(TENSOR_FIELDS))
+    if unknown:
+        message = f"attend declared {', '.join(unknown)}: no such field of VerifyInput"
+        raise Violation(contract_failure("unknown-field", "attend", message))
+    if not trial.wants("visibility", "declared"):
+        return
+    launched = {
+        name: table
+        for name, table in declared.items()
+        if name in trial.produced or not _same(table, getattr(x, name))
+    }
+    judged = _own_tables(trial)
+    if any(not _same(table, judged.get(name)) for name, table in launched.items()):
+        _tables(trial, launched, x.mask_mode, "attend")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and same_bits(a, b)
+
+
+def _tables(trial: Trial, tables: Mapping[str, Any], mode: MaskMode | None, stage: str) -> None:
+    with trial.timed("check"):
+        try:
+            found = declarations(trial.scene, tables, mode or trial.case.mask.mode)
+        except (ValueError, IndexError, KeyError, TypeError) as error:
+            trial.broke(raised(stage, error))
+            return
+        if not found:
+            return
+        failures: list[Failure] = []
+        for declaration in found:
+            parents = tuple(recover_parents(c) for c in closures(declaration, trial.scene))
+            trial.recover("visibility", "declared", "parents", parents)
+            for reading in declaration.readings:
+                failures += judge(
+                    trial.case,
+                    trial.scene.ledger,
+                    reading,
+                    "declared",
+                    window_free=declaration.window_free,
+                    stage=stage,
+                )
+        trial.judged("visibility", "declared", stage, failures)

@@ -1,0 +1,253 @@
+"""What launches of attend show: outputs, writes, influence, reads, and the position of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from treeproof.backends.reference.store import store_kv, store_used
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import VerifyInput
+from treeproof.engine.checks.declared import judge_launched
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.garble import garble, tensors_of
+from treeproof.properties import contract, kv, output, position
+from treeproof.properties.declared import tree_block
+from treeproof.properties.probes import random_data
+from treeproof.properties.probes.clock import read_clock
+from treeproof.properties.probes.launch import AttendCall, Contents, Launched, launch
+from treeproof.properties.reading import judge_measured, judge_spike, measure
+from treeproof.properties.violation import Violation, contract_failure
+from treeproof.properties.visibility import recover_parents
+
+
+def judge_launches(trial: Trial, x: VerifyInput) -> None:
+    """All probes of attend; one that breaks the contract does not keep the others from running."""
+    if not trial.has("attend"):
+        return
+    attend = _attend_call(trial)
+    seen = garble(x, trial.backend.consumes, trial.case.seed)
+    with trial.timed("probe"):
+        for probe in (_random, _visibility, _clock):
+            try:
+                probe(trial, attend, x, seen)
+            except Violation as violation:
+                trial.broke(violation)
+
+
+def _attend_call(trial: Trial) -> AttendCall:
+    instance, plan = trial.instance, getattr(trial.instance, "plan", None)
+
+    def attend(x: VerifyInput, *tensors: Tensor) -> Any:
+        if not trial.backend.capabilities.stores_kv:
+            store_kv(x, *tensors[1:])
+        state = x if plan is None else trial.call("plan", plan, x)
+        token = store_used.set(False)
+        try:
+            return trial.call("attend", instance.attend, state, *tensors)
+        finally:
+            trial.stored_by_reference |= store_used.get()
+            store_used.reset(token)
+
+    return attend
+
+
+# --- random data ---------------------------------------------------------------------------------
+
+
+def _random(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+    """Outputs in the bound, writes in place, inputs left alone, poison without influence."""
+    with _unwritten_shows():
+        laid = random_data.contents(trial.scene, x, trial.prepared.data, random_data.QUIET)
+        quiet = launch(attend, trial.scene, seen, laid, "random")
+        _judge_mutation(trial, x, seen, quiet, laid)
+        loud = _launch_loud(trial, attend, x)
+    if trial.wants("output", "measured"):
+        limits = output.bounds(trial.scene, trial.prepared.truth, trial.backend.numerics)
+        failures, trial.margin = output.judge(
+            trial.scene, trial.prepared.truth, limits, quiet.attended.out, quiet.attended.lse
+        )
+        trial.judged("output", "measured", "attend", failures)
+    judge_launched(trial, x, quiet.attended.declared)
+    if loud is not None:
+        _judge_influence(trial, attend, x, seen, quiet, loud)
+    if trial.wants("kv", "measured"):
+        _judge_writes(trial, quiet)
+
+
+def _launch_random(
+    trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput, fill: random_data.Fill
+) -> Launched:
+    laid = random_data.contents(trial.scene, x, trial.prepared.data, fill)
+    return launch(attend, trial.scene, seen, laid, "random")
+
+
+def _launch_loud(trial: Trial, attend: AttendCall, x: VerifyInput) -> Launched | None:
+    """The same data over loud poison and other garbage; None where NaN came through."""
+    other = garble(x, trial.backend.consumes, trial.case.seed + 1)
+    try:
+        return _launch_random(trial, attend, x, other, random_data.LOUD)
+    except Violation as violation:
+        if violation.failure.kind != "not-finite":
+            raise
+        failure = msgspec.structs.replace(
+            violation.failure,
+            identity="kv",
+            kind="unowned-influences",
+            message=f"{violation.failure.message} (there was NaN in pages that no table names)",
+        )
+        if trial.wants("kv", "measured"):
+            trial.judged("kv", "measured", "attend", [failure])
+        return None
+
+
+def _judge_writes(trial: Trial, done: Launched) -> None:
+    failures = kv.judge_writes(trial.scene, done)
+    if trial.backend.capabilities.stores_kv and not trial.stored_by_reference:
+        trial.judged("kv", "measured", "attend", failures)
+    elif failures and "out_cache_loc" in trial.produced:
+        # The reference wrote, but to the slots that the backend's own build named.
+        trial.judged("kv", "measured", "build", failures)
+    else:
+        trial.not_checked("kv", "measured", "attend", "reference: written by store_kv")
+
+
+def _judge_mutation(
+    trial: Trial, x: VerifyInput, seen: VerifyInput, done: Launched, laid: Contents
+) -> None:
+    before = tensors_of(garble(x, trial.backend.consumes, trial.case.seed))
+    changed = contract.mutated(before, tensors_of(seen))
+    if not contract.same_bits(laid.q, done.q):
+        changed.append("q")
+    rows, slots = trial.scene.real_index, trial.scene.tree_slots
+    for name, now, was in (("k", done.k, laid.k), ("v", done.v, laid.v)):
+        if not contract.same_bits(now[rows], was[slots]):
+            changed.append(name)
+    if changed:
+        message = f"attend changed its inputs {', '.join(changed)}"
+        trial.failures.append(contract_failure("mutates-input", "attend", message))
+
+
+def _judge_influence(
+    trial: Trial,
+    attend: AttendCall,
+    x: VerifyInput,
+    seen: VerifyInput,
+    quiet: Launched,
+    loud: Launched,
+) -> None:
+    """Outputs must not depend on memory nobody holds, nor on fields not declared as read."""
+    if not trial.backend.capabilities.deterministic or _same(trial, quiet, loud):
+        return
+    with _unwritten_shows():
+        # Twice: a kernel that alternates would otherwise look like one that peeks.
+        again = [_launch_random(trial, attend, x, seen, random_data.QUIET) for _ in range(2)]
+        memory = _launch_random(trial, attend, x, seen, random_data.LOUD)
+    if not all(_same(trial, quiet, one) for one in again):
+        message = (
+            "the same launch twice gives other bits; declare deterministic=False if that is meant"
+        )
+        trial.failures.append(contract_failure("nondeterministic", "attend", message))
+    elif not _same(trial, quiet, memory):
+        if trial.wants("kv", "measured"):
+            trial.judged("kv", "measured", "attend", [_influence(trial, quiet, memory)])
+    else:
+        named = _undeclared(trial, attend, x, seen, quiet)
+        message = f"outputs depend on {', '.join(named) or 'fields'} not named in consumes"
+        trial.failures.append(contract_failure("reads-undeclared-input", "attend", message))
+
+
+def _undeclared(
+    trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput, quiet: Launched
+) -> list[str]:
+    """Fields outside `consumes` whose garbage alone changes the outputs."""
+    other = garble(x, trial.backend.consumes, trial.case.seed + 1)
+    named = []
+    for name in tensors_of(x):
+        if name not in trial.backend.consumes:
+            mixed = replace(seen, **{name: getattr(other, name)})
+            done = _launch_random(trial, attend, x, mixed, random_data.QUIET)
+            if not _same(trial, quiet, done):
+                named.append(name)
+    return named
+
+
+def _influence(trial: Trial, quiet: Launched, memory: Launched) -> Failure:
+    flat = next(
+        flat
+        for flat in trial.scene.real
+        if not contract.same_bits(quiet.attended.out[flat], memory.attended.out[flat])
+    )
+    b, row = trial.scene.rows[flat]
+    return Failure(
+        identity="kv",
+        kind="unowned-influences",
+        evidence="measured",
+        stage="attend",
+        request=b,
+        row=row,
+        message=f"the output of request {b}, row {row} depends on memory that no row may read "
+        "(free slots, page tails, stale contents or padding)",
+    )
+
+
+def _same(trial: Trial, a: Launched, b: Launched) -> bool:
+    """Bitwise equal outputs on real rows."""
+    rows = trial.scene.real_index
+    return contract.same_bits(a.attended.out[rows], b.attended.out[rows])
+
+
+@contextmanager
+def _unwritten_shows() -> Iterator[None]:
+    """Memory a kernel allocates and does not write holds NaN, so that it shows."""
+    was = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=warned)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[assignment]
+
+
+# --- chosen data -----------------------------------------------------------------------------------
+
+
+def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+    if not trial.wants("visibility", "measured"):
+        return
+    complete = trial.options.complete
+    trial.measured = measure(attend, trial.scene, seen, complete=complete)
+    failures = judge_measured(trial.scene, trial.measured)
+    parents = tuple(
+        recover_parents(tree_block(reading, trial.scene)) for reading in trial.measured.readings
+    )
+    trial.recover("visibility", "measured", "parents", parents)
+    failures += judge_spike(attend, trial.scene, seen, failures, complete=complete)
+    trial.judged("visibility", "measured", "attend", failures)
+
+
+def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+    if "positions" not in trial.produced or not trial.wants("position", "measured"):
+        return
+    measured = trial.measured or measure(attend, trial.scene, seen, complete=False)
+    # The harness rotates by what the builder said; attend gets garbage unless it reads it.
+    turns = read_clock(attend, trial.scene, x.positions, seen, measured.count - 1)
+    shared = trial.case.layout.shared_prefix if len(trial.case.requests) > 1 else 0
+    owns = [request.prefix_len > shared for request in trial.case.requests]
+    depths = position.recover_clock(turns, trial.case.qo_indptr, owns)
+    if all(depth is None for rows in depths for depth in rows):
+        reason = "no row reads both its reference key and another"
+        trial.not_checked("position", "measured", "attend", reason)
+        return
+    trial.recover("position", "measured", "depths", depths)
+    failures = position.judge_measured(trial.case, depths)
+    trial.judged("position", "measured", "attend", failures)

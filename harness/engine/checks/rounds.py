@@ -1,0 +1,99 @@
+"""What a round does after attention: every leaf's path is accepted, and committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.garble import garble
+from treeproof.properties import candidate, contract, kv, traversal
+from treeproof.properties.probes.codes import sign_codes
+from treeproof.properties.violation import Violation
+
+
+def judge_rounds(trial: Trial, x: VerifyInput) -> None:
+    """Accept and commit, each judged by itself."""
+    seen = garble(x, trial.backend.consumes, trial.case.seed)
+    for stage, judge in (("accept", _accept), ("commit", _commit)):
+        if trial.has(stage):
+            try:
+                judge(trial, x, seen)
+            except Violation as violation:
+                trial.broke(violation)
+
+
+def _accept(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
+    walks: list[tuple[int, list[int], list[int]]] = []
+    failures: list[Failure] = []
+    for prediction in trial.prepared.rounds:
+        target = torch.tensor(prediction.tokens, device=trial.scene.device)
+        done = contract.valid_accepted(
+            trial.call("accept", trial.instance.accept, seen, target), trial.scene, x
+        )
+        with trial.timed("check"):
+            index, lengths = done.accept_index.tolist(), done.accept_len.tolist()
+            tokens = done.tokens.tolist()
+            failures += traversal.judge_walk(trial.case, prediction, index, lengths)
+            failures += traversal.judge_bonus(trial.case, prediction, tokens)
+        for b, accepted in enumerate(index):
+            local = [i - trial.case.qo_indptr[b] for i in accepted if i != -1]
+            # The last token emitted is the bonus, which is no row's token yet.
+            walks.append((b, local, tokens[b][: max(0, lengths[b] - 1)]))
+    rows = [request.num_nodes for request in trial.case.requests]
+    if trial.wants("traversal", "measured"):
+        trial.recover("traversal", "measured", "parents", traversal.recover_walked(walks, rows))
+        trial.judged("traversal", "measured", "accept", failures)
+    if trial.wants("candidate", "measured"):
+        _emitted(trial, candidate.recover_emitted(walks, rows))
+
+
+def _emitted(trial: Trial, emitted: candidate.Tokens) -> None:
+    if all(token is None for request in emitted for token in request):
+        reason = "no draft token was accepted"
+        trial.not_checked("candidate", "measured", "accept", reason)
+        return
+    trial.recover("candidate", "measured", "tokens", emitted)
+    failures = candidate.judge(trial.case, emitted, "measured", "accept")
+    trial.judged("candidate", "measured", "accept", failures)
+
+
+def _commit(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
+    if not trial.wants("kv", "measured"):
+        return
+    shape, slots, device = trial.case.shape, trial.case.layout.num_slots, trial.scene.device
+    before = (
+        sign_codes(slots, shape.num_kv_heads, shape.head_dim, 3, device).to(trial.scene.dtype),
+        sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 4, device).to(trial.scene.dtype),
+    )
+    failures: list[Failure] = []
+    for prediction in trial.prepared.rounds:
+        after = (before[0].clone(), before[1].clone())
+        accepted = _accepted(trial, prediction, x.spec_steps + 1)
+        done = contract.valid_committed(
+            trial.call("commit", trial.instance.commit, seen, accepted, *after), trial.scene
+        )
+        with trial.timed("check"):
+            failures += kv.judge_commit(trial.scene, prediction, done, before, after)
+    trial.judged("kv", "measured", "commit", failures)
+
+
+def _accepted(trial: Trial, prediction: traversal.Prediction, width: int) -> Accepted:
+    """What a right accept returns, so that a commit is judged by itself."""
+
+    def padded(values: Sequence[int]) -> list[int]:
+        return [*values, *[-1] * (width - len(values))]
+
+    index = [
+        padded([trial.case.qo_indptr[b] + row for row in rows])
+        for b, rows in enumerate(prediction.rows)
+    ]
+    device = trial.scene.device
+    return Accepted(
+        accept_index=torch.tensor(index, device=device),
+        accept_len=torch.tensor([len(rows) for rows in prediction.rows], device=device),
+        tokens=torch.tensor([padded(tokens) for tokens in prediction.emitted], device=device),
+    )

@@ -1,0 +1,129 @@
+"""One backend on one case: the stages it has, and the verdicts so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import Checked
+from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
+from treeproof.contract.registry import Backend
+from treeproof.engine.checks.options import CheckOptions
+from treeproof.engine.checks.prepared import Prepared
+from treeproof.properties.output import Margin
+from treeproof.properties.reading import Measured
+from treeproof.properties.scene import Scene
+from treeproof.properties.violation import Violation, raised
+
+
+@dataclass
+class Trial:
+    """Grows while the check runs; `result` is what is written down.
+
+    `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
+    build. `broken` says which stage broke its contract, if one did.
+    """
+
+    backend: Backend
+    options: CheckOptions
+    prepared: Prepared
+    instance: Any = None
+    produced: dict[str, Any] = field(default_factory=dict)
+    stored_by_reference: bool = False
+    measured: Measured | None = None
+    margin: Margin | None = None
+    broken: str = ""
+    cells: list[Cell] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    recovered: list[Recovered] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def scene(self) -> Scene:
+        return self.prepared.scene
+
+    @property
+    def case(self) -> VerifyCase:
+        return self.prepared.scene.case
+
+    def has(self, stage: str) -> bool:
+        return stage in self.backend.stages
+
+    def wants(self, identity: Identity, evidence: Evidence) -> bool:
+        return self.options.wants(identity, evidence)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+
+    def call(self, stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a stage of the backend; whatever it raises becomes a Violation."""
+        if self.options.in_flight is not None:
+            self.options.in_flight(stage)
+        with self.timed("build" if stage == "build" else "backend"):
+            try:
+                return function(*arguments)
+            except Violation:
+                raise
+            except Exception as error:
+                raise raised(stage, error) from error
+
+    def judged(
+        self, identity: Identity, evidence: Evidence, stage: str, failures: Sequence[Failure]
+    ) -> None:
+        """A verdict on evidence that the backend produced."""
+        status = "fail" if failures else "pass"
+        self.cells.append(
+            Cell(identity=identity, evidence=evidence, status=status, stage=stage)  # type: ignore[arg-type]
+        )
+        self.failures += failures
+
+    def not_checked(self, identity: Identity, evidence: Evidence, stage: str, reason: str) -> None:
+        if self.wants(identity, evidence):
+            self.cells.append(
+                Cell(
+                    identity=identity,
+                    evidence=evidence,
+                    status="not-checked",
+                    stage=stage,
+                    reason=reason,
+                )
+            )
+
+    def broke(self, violation: Violation) -> None:
+        """Note a broken contract, once a stage and kind: every probe would say it again."""
+        failure = violation.failure
+        self.broken = f"{failure.stage} broke its contract"
+        if not any((f.kind, f.stage) == (failure.kind, failure.stage) for f in self.failures):
+            self.failures.append(failure)
+
+    def recover(self, identity: Identity, evidence: Evidence, what: Any, values: Any) -> None:
+        self.recovered.append(
+            Recovered(identity=identity, evidence=evidence, what=what, values=values)
+        )
+
+    def result(self) -> Checked:
+        seconds = dict(self.seconds)
+        if "probe" in seconds:  # the backend ran inside the probes
+            seconds["probe"] = max(0.0, seconds["probe"] - seconds.get("backend", 0.0))
+        seconds["oracle"] = self.prepared.seconds
+        kept = tuple(f for f in self.failures if self.wants(f.identity, f.evidence))
+        return Checked(
+            case=self.case.id,
+            backend=self.backend.name,
+            cells=tuple(self.cells),
+            failures=kept,
+            recovered=tuple(self.recovered) if kept else (),
+            margin=None if self.margin is None else self.margin.total,
+            margin_rest=None if self.margin is None else self.margin.rest,
+            seconds=seconds,
+            compiled=self.options.device != "cpu",
+        )
