@@ -148,7 +148,7 @@ def test_a_case_has_the_values_its_group_fixes(group):
     ],
 )
 def test_failing_cases_shrink_to_small_ones(name, predicate):
-    found = find(cases(), predicate, settings=settings(settings_of("ci"), max_examples=500))
+    found = find(cases(), predicate, settings=settings(settings_of("ci"), max_examples=200))
     assert sum(len(request.tree) for request in found.requests) <= 4
     assert all(request.prefix_len <= 2 for request in found.requests)
     assert found.seed == 0

@@ -72,24 +72,23 @@ def cases(
     window = None
     if group.windowed:
         window = focus.window or draw(_WINDOW_CLASS)
-    batch = draw(_batch(sizes, group, focus, most=2 if prefix in _FAR else 4))
-    drawn = draw(lengths(sizes, group.page_size, batch, prefix, window))
-    layout, drawn = draw(_layout(group, batch, drawn))
+    batch = _batch(draw, sizes, group, focus, most=2 if prefix in _FAR else 4)
+    drawn = lengths(draw, sizes, group.page_size, batch, prefix, window)
+    layout, drawn = _layout(draw, group, batch, drawn)
     requests = tuple(
-        draw(_request(tree, length, group))
+        _request(draw, tree, length, group)
         for tree, length in zip(batch, drawn.prefixes, strict=True)
     )
     return VerifyCase(
         requests=requests,
         shape=shape_of(group, drawn.window),
         layout=layout,
-        mask=draw(_mask(group.mask_mode)),
+        mask=_mask(draw, group.mask_mode),
         seed=draw(_SEED),
         score_spread=draw(_SPREAD),
     )
 
 
-@st.composite
 def _batch(
     draw: DrawFn, profile: Profile, group: ShapeGroup, focus: Focus, most: int
 ) -> tuple[CandidateTree, ...]:
@@ -106,7 +105,6 @@ def _batch(
     return tuple(found)
 
 
-@st.composite
 def _request(draw: DrawFn, tree: CandidateTree, prefix: int, group: ShapeGroup) -> Request:
     room = 16 if group.most_rows is None else group.most_rows - len(tree)
     return Request(
@@ -117,7 +115,6 @@ def _request(draw: DrawFn, tree: CandidateTree, prefix: int, group: ShapeGroup) 
     )
 
 
-@st.composite
 def _layout(
     draw: DrawFn, group: ShapeGroup, batch: tuple[CandidateTree, ...], drawn: Lengths
 ) -> tuple[KVLayout, Lengths]:
@@ -148,7 +145,6 @@ def pages_of(columns: Sequence[int], page_size: int, shared_prefix: int, pad_slo
     return sum(-(-count // page_size) for count in columns) - aliased + (pad_slot == 0)
 
 
-@st.composite
 def _mask(draw: DrawFn, mode: MaskMode) -> MaskLayout:
     return MaskLayout(
         mode=mode,

@@ -40,7 +40,6 @@ class Lengths:
     """Width in keys, the query's own included."""
 
 
-@st.composite
 def lengths(
     draw: DrawFn,
     profile: Profile,
@@ -53,52 +52,54 @@ def lengths(
     depth = max(trees[0].depth)
     width: int | None = None
     if prefix_class.startswith("window") and window_class is not None:
-        width = draw(_width_before(window_class, depth))
-        first = max(0, width + {"-1": -1, "+1": 1}.get(prefix_class[6:], 0))
+        width = _width_before(draw, window_class, depth)
+        first = max(0, width + _offset(prefix_class))
     else:
-        first = draw(_prefix(prefix_class, profile, page_size, len(trees[0])))
+        first = _prefix(draw, prefix_class, profile, page_size, len(trees[0]))
         if window_class is not None:
-            width = draw(_width_after(window_class, depth, first))
-    others = [draw(_prefix(draw(_NEAR), profile, page_size, len(tree))) for tree in trees[1:]]
+            width = _width_after(draw, window_class, depth, first)
+    others = [_prefix(draw, draw(_NEAR), profile, page_size, len(tree)) for tree in trees[1:]]
     return Lengths((first, *others), width)
 
 
-def _prefix(kind: str, profile: Profile, page: int, nodes: int) -> st.SearchStrategy[int]:
+def _offset(kind: str) -> int:
+    return -1 if kind.endswith("-1") else 1 if kind.endswith("+1") else 0
+
+
+def _prefix(draw: DrawFn, kind: str, profile: Profile, page: int, nodes: int) -> int:
     if kind == "zero":
-        return st.just(0)
+        return 0
     if kind == "one":
-        return st.just(1)
+        return 1
     if kind.startswith("page"):
-        offset = {"-1": -1, "+1": 1}.get(kind[4:], 0)
-        return st.integers(1, max(1, min(4, profile.prefix // page))).map(
-            lambda pages: pages * page + offset
-        )
+        pages = draw(st.integers(1, max(1, min(4, profile.prefix // page))))
+        return pages * page + _offset(kind)
     if kind == "context-limit":
-        limits = [limit - nodes for limit in profile.context_limits]
-        return st.sampled_from([max(0, most - spare) for most in limits for spare in (0, 1)])
+        limit = draw(st.sampled_from(profile.context_limits))
+        return max(0, limit - nodes - draw(st.integers(0, 1)))
     if kind == "long":
-        return st.integers(*profile.long_prefix)
-    return st.integers(2, profile.prefix)
+        return draw(st.integers(*profile.long_prefix))
+    return draw(st.integers(2, profile.prefix))
 
 
-def _width_before(kind: str, depth: int) -> st.SearchStrategy[int]:
-    """Widths where the prefix is chosen afterwards, next to the width."""
+def _width_before(draw: DrawFn, kind: str, depth: int) -> int:
+    """A width where the prefix is chosen afterwards, next to the width."""
     if kind == "one":
-        return st.just(1)
+        return 1
     if kind == "cuts-tree":
-        return st.integers(min(2, depth + 1), max(2, depth))
-    return st.integers(depth + 2, depth + 98)
+        return draw(st.integers(min(2, depth + 1), max(2, depth)))
+    return draw(st.integers(depth + 2, depth + 98))
 
 
-def _width_after(kind: str, depth: int, prefix: int) -> st.SearchStrategy[int]:
-    """Widths for a given prefix: the deepest row would see prefix + depth + 1 keys."""
+def _width_after(draw: DrawFn, kind: str, depth: int, prefix: int) -> int:
+    """A width for a given prefix: the deepest row would see prefix + depth + 1 keys."""
     reach = prefix + depth + 1
     if kind == "one":
-        return st.just(1)
+        return 1
     if kind == "cuts-tree":
-        return st.integers(min(2, depth + 1), max(2, depth))
+        return draw(st.integers(min(2, depth + 1), max(2, depth)))
     if kind == "cuts-prefix":
-        return st.integers(depth + 2, max(depth + 2, reach - 1))
+        return draw(st.integers(depth + 2, max(depth + 2, reach - 1)))
     if kind == "edge":
-        return st.integers(max(1, reach - 1), reach + 1)
-    return st.integers(reach + 1, reach + 65)
+        return draw(st.integers(max(1, reach - 1), reach + 1))
+    return draw(st.integers(reach + 1, reach + 65))
