@@ -114,6 +114,19 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_was_and_said_so() -> N
     assert decode_reproducer(group.reproducer.read_bytes()).case == case
 
 
+def test_a_fault_of_treeproof_on_a_smaller_case_costs_no_reduction_and_is_said() -> None:
+    own_fault = "if case.shape.head_dim == 8:\n    raise KeyError('own fault')"
+    two_heads = LEAK.replace(" if ", " if case.shape.num_q_heads > 1 and ")
+    write_backend(f"{own_fault}\n{two_heads}")
+    found = check("run", [big_case(1)])
+    (group,) = found.failures
+    smallest = found.folder.read_case(group.case)
+    assert (len(smallest.requests[0].tree), smallest.shape.head_dim) == (3, 16)
+    assert found.exit_code == 4
+    assert found.finished is not None
+    assert "own fault" in found.finished.reason
+
+
 def test_two_failures_of_one_backend_are_reduced_each_for_itself() -> None:
     deep = "[('kv', 'deep')] if max(case.requests[0].tree.depth) >= 3 else []"
     fork = f"[('visibility', 'reads-sibling')] if {FORKED} else []"

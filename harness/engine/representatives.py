@@ -23,6 +23,7 @@ from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import FailureStore, Saved
 from treeproof.engine.summary import REDUCED_UNIT, FailureGroup, Run
 from treeproof.engine.supply import case_drawn
+from treeproof.engine.worker import InternalError
 from treeproof.engine.worker_pool import Done, Lost, WorkerPool
 
 KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
@@ -46,10 +47,14 @@ def reduce_failures(
     settings: RunSettings,
     emit: Callable[[Event], None],
 ) -> None:
-    """Reduce the smallest case of each distinct failure, on all workers at once."""
+    """Reduce the smallest case of each distinct failure, on all workers at once.
+
+    Raises InternalError, after all of them, where treeproof itself failed on a smaller case.
+    """
     by_name = {backend.name: backend for backend in backends}
     columns = frozenset(settings.columns)
     known = {(check.case, check.backend) for check in run.checks}
+    own_faults: list[InternalError] = []
     over = threading.Event()
     deadline = time.monotonic() + ALL_SECONDS
     seats: queue.SimpleQueue[Seat] = queue.SimpleQueue()
@@ -61,7 +66,8 @@ def reduce_failures(
         try:
             ask = partial(pool.ask, seat, by_name[group.backend], abandoned=over)
             timeout = min(settings.launch_timeout, LAUNCH_SECONDS)
-            trial = _Trial(group, partial(ask, launch_timeout=timeout), columns, deadline)
+            ask = partial(ask, launch_timeout=timeout)
+            trial = _Trial(group, ask, columns, deadline, own_faults)
             return trial.smallest(run.folder.read_case(group.case))
         finally:
             seats.put(seat)
@@ -73,6 +79,8 @@ def reduce_failures(
                 _record(run, found, known, emit)
         finally:
             over.set()
+    if own_faults:
+        raise own_faults[0]
 
 
 def _record(
@@ -96,10 +104,12 @@ class _Trial:
         ask: Callable[[VerifyCase, frozenset[str]], Done | Lost | None],
         columns: frozenset[str],
         deadline: float,
+        own_faults: list[InternalError],
     ) -> None:
         self._group = group
         self._ask = ask
         self._columns = columns
+        self._own_faults = own_faults
         self._started = time.monotonic()
         self._deadline = min(deadline, self._started + KEY_SECONDS)
         self._evaluations = 0
@@ -143,7 +153,11 @@ class _Trial:
         return checked is not None and self._has_key(checked)
 
     def _check(self, case: VerifyCase, identities: frozenset[str]) -> Checked | None:
-        outcome = self._ask(case, identities)
+        try:
+            outcome = self._ask(case, identities)
+        except InternalError as error:
+            self._own_faults.append(error)
+            return None
         if isinstance(outcome, Done):
             return outcome.checks[0]
         if outcome is None or outcome.blamed is None:

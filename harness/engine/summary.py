@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from treeproof.contract.event import CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
-from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
+from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure, Identity
 from treeproof.engine.run_folder import RunFolder, RunMeta
 
 REDUCED_UNIT = "reduced"
@@ -19,7 +19,7 @@ COMPLETED = ("pass", "fail", "tie")
 SEVERITIES = ("crash", "hang", "wrong")
 CLEAN, VIOLATED, INCOMPLETE, OWN_FAULT, INTERRUPTED = 0, 1, 3, 4, 130
 
-Key = tuple[str, str, str]
+Key = tuple[str, Identity, str]
 """Backend, identity, kind: failures alike in these are the same one."""
 
 
@@ -28,7 +28,7 @@ class FailureGroup:
     """One distinct failure. `failure` and `checked` are about `case`, the smallest one known."""
 
     backend: str
-    identity: str
+    identity: Identity
     kind: str
     checks: int
     """Drawn cases that failed so on this backend."""
@@ -147,7 +147,7 @@ class Run:
         """Distinct failures, worst first: crashes, hangs, then by column and number of checks."""
         found: dict[Key, list[Checked]] = {}
         for check in self.checks:
-            for identity, kind in dict.fromkeys(f.key for f in check.failures):
+            for identity, kind in dict.fromkeys((f.identity, f.kind) for f in check.failures):
                 found.setdefault((check.backend, identity, kind), []).append(check)
         reduced = {
             (e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Reduced)

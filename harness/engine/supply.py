@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec.structs import replace
+
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
 from treeproof.engine.settings import RunSettings
@@ -82,12 +84,15 @@ def shaped_sources(settings: RunSettings) -> list[Source]:
 
     Raises FileError naming the file and the entry.
     """
-    from treeproof.generate.treefile import cases_of, read_trees
+    from treeproof.generate.treefile import NamedTree, cases_of, read_trees
 
-    return [
-        Source(path.name, partial(cases_of, read_trees(path), settings.prefixes, settings.seed))
-        for path in settings.trees
-    ]
+    def cases(trees: list[NamedTree]) -> list[VerifyCase]:
+        made = cases_of(trees, settings.prefixes, settings.seed)
+        if settings.dtype is None:
+            return made
+        return [replace(case, shape=replace(case.shape, dtype=settings.dtype)) for case in made]
+
+    return [Source(path.name, partial(cases, read_trees(path))) for path in settings.trees]
 
 
 def case_drawn(case: VerifyCase, unit: str, seconds: float = 0.0) -> CaseDrawn:
