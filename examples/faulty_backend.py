@@ -13,7 +13,7 @@ import treeproof
 @treeproof.register(
     "causal",
     consumes={"qo_indptr", "seq_lens", "out_cache_loc", "request_slots", "req_to_token"},
-    capabilities=treeproof.Capabilities(windows=False),
+    capabilities=treeproof.Capabilities(windows=False, pad_rows=False),
     numerics=treeproof.Numerics(p="float32"),
 )
 def attend(x, q, k, v, k_cache, v_cache):

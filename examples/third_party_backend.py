@@ -11,7 +11,7 @@ import treeproof
 @treeproof.register(
     "dense",
     consumes={"custom_mask", "mask_indptr", "qo_indptr", "seq_lens", "out_cache_loc", "request_slots", "req_to_token"},
-    capabilities=treeproof.Capabilities(mask_modes={"FULL_MASK"}, windows=False),
+    capabilities=treeproof.Capabilities(mask_modes={"FULL_MASK"}, windows=False, pad_rows=False),
     numerics=treeproof.Numerics(p="float32"),
 )  # fmt: skip
 def attend(x, q, k, v, k_cache, v_cache):

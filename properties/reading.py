@@ -25,6 +25,7 @@ from treeproof.properties.visibility import (
     column_of_slot,
     judge,
     row_name,
+    wrong_places,
 )
 
 _COLUMNS_A_CHANNEL = {"float32": 4096, "float16": 128, "bfloat16": 16}
@@ -203,12 +204,12 @@ def _hidden(case: VerifyCase, b: int, row: int, read: Reads, complete: bool) -> 
 
 
 def judge_spike(
-    attend: AttendCall, scene: Scene, x: VerifyInput, found: list[Failure], *, complete: bool
+    attend: AttendCall, scene: Scene, x: VerifyInput, measured: Measured, *, complete: bool
 ) -> list[Failure]:
-    """Failures that spike shows beyond those tomography `found` for the same row and column."""
+    """Failures that spike shows where tomography (`measured`) saw nothing wrong."""
     aims = aims_of(scene, complete)
     results = hits(attend, scene, x, [aim for aim, *_ in aims])
-    known = {(f.request, f.row, f.column) for f in found}
+    known = set().union(*(wrong_places(scene.case, r) for r in measured.readings))
     failures: list[Failure] = []
     for (_, b, row, column, visible), hit in zip(aims, results, strict=True):
         if hit == visible or (b, row, column) in known:

@@ -169,7 +169,7 @@ def judge(
     later), so keys of the row's own path outside the window may or may not be named.
     """
     wanted = expected_counts(case, reading.request, reading.columns)
-    wrong = (np.abs(reading.low - wanted) > 0.3) | (np.abs(reading.high - wanted) > 0.3)
+    wrong = _wrong(reading, wanted)
     if not wrong.any():
         return []
     request = case.requests[reading.request]
@@ -201,6 +201,23 @@ def judge(
                 )
             )
     return failures
+
+
+def _wrong(reading: Reading, wanted: Counts) -> npt.NDArray[np.bool_]:
+    """Counts that are not the wanted whole number."""
+    off: npt.NDArray[np.bool_] = (np.abs(reading.low - wanted) > 0.3) | (
+        np.abs(reading.high - wanted) > 0.3
+    )
+    return off
+
+
+def wrong_places(case: VerifyCase, reading: Reading) -> set[tuple[int, int, int]]:
+    """(request, row, column) of every wrong count, however many."""
+    wanted = expected_counts(case, reading.request, reading.columns)
+    return {
+        (reading.request, int(row), reading.columns[j])
+        for row, j in np.argwhere(_wrong(reading, wanted))
+    }
 
 
 def _on_path(case: VerifyCase, b: int, row: int, column: int) -> bool:

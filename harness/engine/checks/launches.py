@@ -231,7 +231,7 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
         recover_parents(tree_block(reading, trial.scene)) for reading in trial.measured.readings
     )
     trial.recover("visibility", "measured", "parents", parents)
-    failures += judge_spike(attend, trial.scene, seen, failures, complete=complete)
+    failures += judge_spike(attend, trial.scene, seen, trial.measured, complete=complete)
     trial.judged("visibility", "measured", "attend", failures)
 
 
