@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from treeproof.contract.case import DTYPES, VerifyCase
+from msgspec import Meta
+
+from treeproof.contract.case import DTYPES, Request, VerifyCase
+from treeproof.contract.shape import Dtype
+from treeproof.contract.typed import Typed
 
 RowOrder = Literal["any", "parent-first", "breadth-first"]
+Device = Literal["cpu", "cuda"]
+MaskName = Literal["FULL_MASK", "QLEN_ONLY", "QLEN_ONLY_BITPACKING"]
+Positive = Annotated[int, Meta(ge=1)]
 
 
-@dataclass(frozen=True)
-class Capabilities:
+class Capabilities(Typed, frozen=True, kw_only=True):
     """Cases outside these are `unsupported` for the backend and are not sent to it.
 
-    None means no limit. `nan_safe`: NaN in keys and values that a row must not read does not reach
-    its output. `stores_kv`: `attend` writes K and V itself. `deterministic`: the same launch twice
-    gives the same bits.
+    None means no limit. `max_topk` bounds `VerifyInput.topk`, `max_rows` the rows of one request,
+    padded ones included. `same_tree`: all requests of a batch hold one tree in one row order.
+    `head_dims` holds for keys and values alike. `nan_safe`: NaN in keys and values that a row must
+    not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
+    `deterministic`: the same launch twice gives the same bits.
+
+    Raises ValueError naming the field where no case can have such a value: a typing error would
+    otherwise leave nothing to check.
     """
 
-    max_topk: int | None = None
-    max_rows: int | None = None
+    max_topk: Positive | None = None
+    max_rows: Positive | None = None
     row_order: RowOrder = "any"
     same_tree: bool = False
     ragged: bool = True
     pad_rows: bool = True
     empty_prefix: bool = True
     windows: bool = True
+    min_window: int = 1
     full: bool = True
     gqa: bool = True
     rotary: bool = True
-    dtypes: Set[str] = field(default_factory=lambda: frozenset(DTYPES))
-    devices: Set[str] = field(default_factory=lambda: frozenset({"cpu", "cuda"}))
-    head_dims: Set[int] | None = None
-    page_sizes: Set[int] | None = None
-    mask_modes: Set[str] | None = None
+    dtypes: Set[Dtype] = frozenset(DTYPES)
+    devices: Set[Device] = frozenset({"cpu", "cuda"})
+    head_dims: Set[Positive] | None = None
+    page_sizes: Set[Positive] | None = None
+    mask_modes: Set[MaskName] | None = None
     nan_safe: bool = False
     stores_kv: bool = True
     deterministic: bool = True
@@ -44,16 +55,18 @@ class Capabilities:
         """Why this case is outside the capabilities, or None where it is inside."""
         shape, layout, requests = case.shape, case.layout, case.requests
         kind = device.partition(":")[0]
-        topk = max(
-            (len(r.tree.children(i)) for r in requests for i in range(len(r.tree))), default=1
-        )
+        topk = max(r.tree.topk for r in requests)
         rows = max(r.num_rows for r in requests)
         checks = (
             (kind not in self.devices, f"device {kind}"),
             (shape.dtype not in self.dtypes, f"dtype {shape.dtype}"),
-            (self.max_topk is not None and topk > self.max_topk, f"{topk} children of one node"),
+            (self.max_topk is not None and topk > self.max_topk, f"topk {topk}"),
             (self.max_rows is not None and rows > self.max_rows, f"{rows} rows in a request"),
             (not self.windows and shape.window is not None, "a sliding window"),
+            (
+                shape.window is not None and shape.window < self.min_window,
+                f"a sliding window of {shape.window} keys",
+            ),
             (not self.full and shape.window is None, "no sliding window"),
             (not self.gqa and shape.group_size > 1, "grouped query heads"),
             (not self.rotary and shape.rotary is not None, "rotary embedding"),
@@ -84,10 +97,7 @@ class Capabilities:
         )
         return next((reason for refused, reason in checks if refused), None)
 
-    def _in_order(self, request: object) -> bool:
-        from treeproof.contract.case import Request
-
-        assert isinstance(request, Request)
+    def _in_order(self, request: Request) -> bool:
         if self.row_order == "breadth-first":
             depths = [request.tree.depth[node] for node in request.node_of_row]
             if depths != sorted(depths):
@@ -95,25 +105,15 @@ class Capabilities:
         return all(parent < row for row, parent in enumerate(request.parent_rows))
 
 
-@dataclass(frozen=True)
-class Numerics:
+class Numerics(Typed, frozen=True, kw_only=True):
     """How a kernel rounds; the error bound is built from it.
 
     `p`: dtype of the attention weights in the second product; `acc`: dtype of the accumulators;
     `partial`: dtype in which partial results are kept before `merges` merges. "input" means the
-    dtype of the case.
+    dtype of the case. Raises ValueError naming the field and what is accepted.
     """
 
-    p: str = "input"
-    acc: str = "float32"
-    partial: str = "float32"
-    merges: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("p", "acc", "partial"):
-            value = getattr(self, name)
-            accepted = ("input", *DTYPES)
-            if value not in accepted:
-                raise ValueError(f"Numerics.{name} is {value!r}: accepted are {', '.join(accepted)}")
-        if not 0 <= self.merges <= 64:
-            raise ValueError(f"Numerics.merges is {self.merges}: accepted are 0 to 64")
+    p: Literal["input"] | Dtype = "input"
+    acc: Literal["input"] | Dtype = "float32"
+    partial: Literal["input"] | Dtype = "float32"
+    merges: Annotated[int, Meta(ge=0, le=64)] = 0

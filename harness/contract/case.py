@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-from enum import IntEnum
-from functools import cache, cached_property
-from typing import Literal
+from functools import cached_property
 
 import msgspec
 
+from treeproof.contract.canonical import content_id
+from treeproof.contract.layout import MAX_SLOTS, KVLayout, MaskLayout, MaskMode, Order
+from treeproof.contract.shape import DTYPES, AttentionShape, Full, Window
 from treeproof.contract.tree import MAX_TOKEN, CandidateTree
+from treeproof.contract.typed import Typed
 
-DTYPES = ("float32", "bfloat16", "float16")
+__all__ = [
+    "DTYPES",
+    "MAX_PREFIX",
+    "MAX_REQUESTS",
+    "MAX_ROWS",
+    "MAX_SLOTS",
+    "AttentionShape",
+    "Full",
+    "KVLayout",
+    "MaskLayout",
+    "MaskMode",
+    "Order",
+    "Request",
+    "VerifyCase",
+    "Window",
+]
+
 MAX_PREFIX = 1 << 20
 MAX_REQUESTS = 256
 MAX_ROWS = 8192
-MAX_SLOTS = 1 << 24
 
 
-class MaskMode(IntEnum):
-    """How a tree mask is laid out in memory; numbered as SGLang's `TreeMaskMode`."""
-
-    FULL_MASK = 0
-    QLEN_ONLY = 1
-    QLEN_ONLY_BITPACKING = 2
-
-
-class _Wire(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    kw_only=True,
-    dict=True,
-):
-    """Shared settings of the case types: frozen, strict, and stable ids when fields are added."""
-
-
-class Request(_Wire, frozen=True):
+class Request(Typed, frozen=True, kw_only=True):
     """One request of the batch.
 
     `row_of_node[i]` is the verify row of node i: any permutation with the root at row 0.
@@ -54,6 +50,7 @@ class Request(_Wire, frozen=True):
     pad_rows: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         n = len(self.tree)
         if len(self.row_of_node) != n:
             raise ValueError(
@@ -110,140 +107,7 @@ class Request(_Wire, frozen=True):
         )
 
 
-class Full(_Wire, frozen=True, tag="full", tag_field="kind"):
-    """Every row sees the whole prefix, its ancestors and itself."""
-
-
-class Window(_Wire, frozen=True, tag="window", tag_field="kind"):
-    """A sliding window of `width` keys, the query's own included.
-
-    Key at logical index p is visible from logical index t iff `t - width < p <= t`.
-    """
-
-    width: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.width <= 2 * MAX_PREFIX:
-            raise ValueError(f"width is {self.width}: accepted are 1 to {2 * MAX_PREFIX}")
-
-
-class AttentionShape(_Wire, frozen=True):
-    """The layer: heads, head dims, score scale, window, rotary base and dtype.
-
-    `scale` None means `head_dim ** -0.5`. `rotary` None means no rotary embedding, otherwise it is
-    the base of the rotation, applied to q and k over all of an even `head_dim` (half split).
-    """
-
-    num_q_heads: int
-    num_kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    dtype: str = "float32"
-    scale: float | None = None
-    rotary: float | None = None
-    visibility: Full | Window = msgspec.field(default_factory=Full)
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("num_q_heads", 1, 256),
-            ("num_kv_heads", 1, 256),
-            ("head_dim", 8, 1024),
-            ("v_head_dim", 8, 1024),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value}: accepted are {least} to {most}")
-        if self.num_q_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_q_heads is {self.num_q_heads}, no multiple of num_kv_heads {self.num_kv_heads}"
-            )
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}: accepted are {', '.join(DTYPES)}")
-        if self.scale is not None and not 0 < self.scale < math.inf:
-            raise ValueError(f"scale is {self.scale}: accepted are finite numbers above 0")
-        if self.rotary is not None:
-            if not 1 < self.rotary < math.inf:
-                raise ValueError(f"rotary is {self.rotary}: accepted are finite bases above 1")
-            if self.head_dim % 2:
-                raise ValueError(f"head_dim is {self.head_dim}: rotary needs an even one")
-
-    @property
-    def score_scale(self) -> float:
-        return self.head_dim**-0.5 if self.scale is None else self.scale
-
-    @property
-    def window(self) -> int | None:
-        """Width of the sliding window in keys, own key included; None where there is none."""
-        return self.visibility.width if isinstance(self.visibility, Window) else None
-
-    @property
-    def group_size(self) -> int:
-        """Query heads that share one key-value head."""
-        return self.num_q_heads // self.num_kv_heads
-
-
-Order = Literal["contiguous", "reversed", "interleaved", "shuffled"]
-
-
-class KVLayout(_Wire, frozen=True):
-    """Where logical columns live in the paged KV cache.
-
-    `order` is how pages are handed out: one after another, descending, round robin over the
-    requests, or a permutation drawn from the case's seed. `num_slots` is the size of the cache, a
-    multiple of `page_size`. `pad_slot` is where rows without a home are said to write: 0 (page 0
-    is then never handed out) or -1. `page_table_pad` fills table cells past a request's length.
-    `shared_prefix` first columns, whole pages, of every request are the slots of request 0 (a radix
-    cache hit). With `evicted`, prefix pages that no row's window reaches have been given back and
-    their table cells hold `page_table_pad`.
-    """
-
-    page_size: int
-    num_slots: int
-    order: Order = "contiguous"
-    pad_slot: int = 0
-    page_table_pad: int = 0
-    shared_prefix: int = 0
-    evicted: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.page_size <= 1024:
-            raise ValueError(f"page_size is {self.page_size}: accepted are 1 to 1024")
-        if not 1 <= self.num_slots <= MAX_SLOTS:
-            raise ValueError(f"num_slots is {self.num_slots}: accepted are 1 to {MAX_SLOTS}")
-        if self.num_slots % self.page_size:
-            raise ValueError(
-                f"num_slots is {self.num_slots}, no multiple of page_size {self.page_size}"
-            )
-        if self.pad_slot not in (0, -1):
-            raise ValueError(f"pad_slot is {self.pad_slot}: accepted are 0 and -1")
-        if not -1 <= self.page_table_pad < self.num_slots:
-            raise ValueError(
-                f"page_table_pad is {self.page_table_pad}: accepted are -1 to {self.num_slots - 1}"
-            )
-        if self.shared_prefix < 0 or self.shared_prefix % self.page_size:
-            raise ValueError(
-                f"shared_prefix is {self.shared_prefix}: accepted are multiples of page_size "
-                f"{self.page_size}"
-            )
-
-
-class MaskLayout(_Wire, frozen=True):
-    """How a builder that writes a mask is asked to lay it out.
-
-    `slack` cells follow the defined ones (a buffer sized for a larger batch). Where `fill_prefix`
-    is false the prefix cells of a FULL_MASK are undefined and must not be read.
-    """
-
-    mode: MaskMode = MaskMode.FULL_MASK
-    slack: int = 0
-    fill_prefix: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.slack <= 1 << 20:
-            raise ValueError(f"slack is {self.slack}: accepted are 0 to {1 << 20}")
-
-
-class VerifyCase(_Wire, frozen=True):
+class VerifyCase(Typed, frozen=True, kw_only=True):
     """One verify step of a batch, and the data it runs on.
 
     `seed` determines every drawn number. Random data are normal; query data are multiplied by
@@ -258,6 +122,7 @@ class VerifyCase(_Wire, frozen=True):
     score_spread: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= len(self.requests) <= MAX_REQUESTS:
             raise ValueError(
                 f"requests has {len(self.requests)} entries: accepted are 1 to {MAX_REQUESTS}"
@@ -311,8 +176,7 @@ class VerifyCase(_Wire, frozen=True):
     @cached_property
     def id(self) -> str:
         """blake2b of the canonical JSON, 20 hex digits. Equal cases have equal ids everywhere."""
-        canonical = msgspec.json.encode(_canonical(self), order="sorted")
-        return hashlib.blake2b(canonical, digest_size=10).hexdigest()
+        return content_id(self)
 
     @property
     def num_rows(self) -> int:
@@ -326,37 +190,3 @@ class VerifyCase(_Wire, frozen=True):
         for request in self.requests:
             indptr.append(indptr[-1] + request.num_rows)
         return tuple(indptr)
-
-
-@cache
-def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
-    """Name and default of each field; `NODEFAULT` where a field has none."""
-    return tuple(
-        (
-            info.name,
-            info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory(),
-        )
-        for info in msgspec.structs.fields(kind)
-    )
-
-
-def _canonical(value: object) -> object:
-    """Plain data in which equal cases are equal JSON.
-
-    Fields at their default are left out, so that a new field with a default keeps old ids. The
-    comparison is by value: `omit_defaults` compares strings and floats by identity, which differs
-    between a case that was made and the same case read from a file.
-    """
-    if isinstance(value, msgspec.Struct):
-        tag = value.__struct_config__.tag
-        body: dict[str, object] = {} if tag is None else {"kind": tag}
-        for name, default in _defaults(type(value)):
-            item = getattr(value, name)
-            if item != default:
-                body[name] = _canonical(item)
-        return body
-    if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
-        return [_canonical(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)  # 2 and 2.0 are equal, and so are the cases that hold them
-    return value

@@ -8,7 +8,8 @@ from treeproof.contract.failure import Cell, Failure, Recovered
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Unknown fields are ignored on reading, so that older readers survive newer writers."""
+    """Unknown fields are ignored on reading, here and in what events hold, so that older readers
+    survive newer writers."""
 
 
 class CaseDrawn(_Event, frozen=True, tag="case"):

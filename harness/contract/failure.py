@@ -6,9 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-Identity = Literal[
-    "candidate", "position", "visibility", "traversal", "kv", "output", "contract"
-]
+Identity = Literal["candidate", "position", "visibility", "traversal", "kv", "output", "contract"]
 """The five identities, then the two columns beside them."""
 
 IDENTITIES: tuple[Identity, ...] = ("candidate", "position", "visibility", "traversal", "kv")
@@ -22,7 +20,7 @@ Status = Literal["pass", "fail", "tie", "unsupported", "unavailable", "not-check
 Severity = Literal["wrong", "crash", "hang"]
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One violated statement. `row` and `column` are local to the request; None: not about one.
 
     Columns count logical indices: 0 to P-1 are the prefix, P + i is the key of row i.
@@ -41,13 +39,21 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cause: str = ""
     severity: Severity = "wrong"
 
+    def __post_init__(self) -> None:
+        # Messages quote what a backend raised, and that may be text which no file can hold.
+        for name in ("message", "expected", "actual", "cause"):
+            text = getattr(self, name)
+            if not text.isascii():
+                writable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+                msgspec.structs.force_setattr(self, name, writable)
+
     @property
     def key(self) -> tuple[str, str]:
         """(identity, kind): with the backend's name, what makes two failures the same one."""
         return (self.identity, self.kind)
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one identity by one kind of evidence, for one backend on one case."""
 
     identity: Identity
@@ -58,7 +64,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reason: str = ""
 
 
-class Recovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """The projection of the tree that one identity's evidence determined, a list a request.
 
     `values[b][i]` belongs to row i: a parent row (`what="parents"`, -1 root), a depth

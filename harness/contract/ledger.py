@@ -10,14 +10,17 @@ from treeproof.contract.counter import permutation
 
 _PAGES, _TABLE_ROWS = 101, 102  # address words, so that the two draws are unrelated
 
+SPARE_TABLE_ROWS = 2
+"""Rows of `req_to_token` that no request holds."""
+
 
 @dataclass(frozen=True)
 class SlotLedger:
     """Ownership of the KV cache in one case.
 
     `columns[b][c]` is the slot of column c of request b, for the P prefix columns and then one
-    column a verify row; -1 where the prefix page has been evicted. `request_slots[b]` is the row of
-    request b in `req_to_token`, never simply b when there is room to tell them apart.
+    column a node, in row order; -1 where the prefix page has been evicted. `request_slots[b]` is the
+    row of request b in `req_to_token`, never b, so that one taken for the other shows.
     """
 
     case: VerifyCase
@@ -34,16 +37,17 @@ class SlotLedger:
             gone = case.evicted_columns(b)
             columns.append(
                 tuple(
-                    -1 if c < gone else pages[b][c // page] * page + c % page
-                    for c in range(length)
+                    -1 if c < gone else pages[b][c // page] * page + c % page for c in range(length)
                 )
             )
-        table_rows = permutation(len(case.requests) + 2, case.seed, _TABLE_ROWS)
-        return cls(case, tuple(columns), tuple(table_rows[: len(case.requests)]))
+        # Each row is followed by another one round a circle of all rows, so none is its own.
+        circle = permutation(len(case.requests) + SPARE_TABLE_ROWS, case.seed, _TABLE_ROWS)
+        after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
+        return cls(case, tuple(columns), tuple(after[b] for b in range(len(case.requests))))
 
     @cached_property
     def owner(self) -> dict[int, tuple[int, int]]:
-        """Slot to (request, column); an aliased prefix slot belongs to request 0."""
+        """Slot to (request, column); an aliased prefix slot belongs to the first that still holds it."""
         owner: dict[int, tuple[int, int]] = {}
         for b, columns in enumerate(self.columns):
             for c, slot in enumerate(columns):
@@ -62,15 +66,18 @@ class SlotLedger:
 
     @cached_property
     def req_to_token(self) -> tuple[tuple[int, ...], ...]:
-        """The table engines hold: a row a request slot, a column a logical index, padded.
+        """The table engines hold: a row a request slot, a column a logical index.
 
-        Shape (requests + 2, longest + 2 pages): wide enough that reading past a request's
-        end finds `page_table_pad`, as it would in an engine.
+        Shape (requests + 2, whole pages, at least 2 more than the longest request needs), so that
+        reading past a request's end finds `page_table_pad`, as it would in an engine. Rows that no
+        request holds are padding too.
         """
         layout = self.case.layout
         width = max(map(len, self.columns)) + 2 * layout.page_size
         width = -(-width // layout.page_size) * layout.page_size
-        table = [[layout.page_table_pad] * width for _ in range(len(self.columns) + 2)]
+        table = [
+            [layout.page_table_pad] * width for _ in range(len(self.columns) + SPARE_TABLE_ROWS)
+        ]
         for b, columns in enumerate(self.columns):
             row = table[self.request_slots[b]]
             for c, slot in enumerate(columns):

@@ -6,52 +6,48 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from treeproof.contract.backend import (
+    STAGES,
+    Backend,
+    BackendError,
+    BackendUnavailable,
+    describe,
+)
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import TENSOR_FIELDS
 
+__all__ = [
+    "ENTRY_POINTS",
+    "STAGES",
+    "Backend",
+    "BackendError",
+    "BackendUnavailable",
+    "describe",
+    "entry_points",
+    "load",
+    "register",
+    "registered",
+]
+
 ENTRY_POINTS = "treeproof.backends"
-STAGES = ("select", "build", "attend", "accept", "commit")
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_FILE_REFERENCE = re.compile(r"(.+\.py)(?::([^:/\\]*))?", re.DOTALL)
+_FILE_MODULE = "_treeproof_backend_"
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-
-class BackendError(Exception):
-    """A backend was asked for that is not there, or was registered wrongly. A usage error."""
-
-
-class BackendUnavailable(Exception):
-    """A backend is known but cannot run here; the message says why and what to install."""
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One implementation of tree attention, or of some of its stages.
-
-    `make` returns a fresh object whose methods are the stages (and may have `plan` and `close`).
-    """
-
-    name: str
-    stages: frozenset[str]
-    consumes: frozenset[str]
-    capabilities: Capabilities
-    numerics: Numerics
-    requires: tuple[str, ...]
-    make: Callable[[], Any]
-    source: str
-    """How to load it again: an entry point's name, `module:name` or `path.py`."""
-
-
-_registered: dict[str, Backend] = {}
+_by_name: dict[str, Backend] = {}
+"""Backends of importable modules."""
+_by_file: dict[str, dict[str, Backend]] = {}
+"""Backends of files, by the module a file was loaded as: a namespace each, so none replaces another."""
 
 
 def register(
@@ -68,11 +64,15 @@ def register(
     `stages` defaults to {"attend"} for a function and to the stage methods of a class.
     `consumes` names the `VerifyInput` tensors that are read; all others reach the backend as
     garbage. `requires` names packages that must be importable, `module` or `module=how to install`.
-    Raises BackendError where a name, stage or field is not one of the accepted.
+
+    The backend belongs to the module that calls `register`; calling it again from there replaces
+    it. Raises BackendError where a name, stage or field is not one of the accepted, or where the
+    name is that of an installed backend or of another module's.
     """
+    home = sys._getframe(1).f_globals
 
     def decorate(implementation: T) -> T:
-        _registered[name] = describe(
+        backend = describe(
             implementation,
             name,
             stages=stages,
@@ -81,174 +81,156 @@ def register(
             numerics=numerics,
             requires=requires,
         )
+        _add(backend, home["__name__"], home.get("__file__") or "")
         return implementation
 
     return decorate
 
 
-def describe(
-    implementation: Any,
-    name: str,
-    *,
-    stages: Iterable[str] | None = None,
-    consumes: Iterable[str] = TENSOR_FIELDS,
-    capabilities: Capabilities | None = None,
-    numerics: Numerics | None = None,
-    requires: Iterable[str] = (),
-) -> Backend:
-    """A function, a class or an object with stage methods as a backend, registered nowhere.
-
-    The other arguments are those of `register`. An object belongs to its owner: its `close` is not
-    called.
-    """
-    if not NAME.fullmatch(name):
-        raise BackendError(f"backend name {name!r}: accepted are names that match {NAME.pattern}")
-    own = [stage for stage in STAGES if callable(getattr(implementation, stage, None))]
-    has_methods = inspect.isclass(implementation) or bool(own)
-    if not has_methods and not callable(implementation):
+def _add(backend: Backend, module: str, file: str) -> None:
+    name = backend.name
+    installed = entry_points().get(name)
+    if installed is not None and module.partition(".")[0] != installed.partition(".")[0]:
         raise BackendError(
-            f"backend {name} is {type(implementation).__name__}: accepted are a function, a class "
-            f"and an object with some of the methods {', '.join(STAGES)}"
+            f"backend name {name!r} is taken by the installed {installed}: choose another"
         )
-    if stages is not None:
-        chosen = frozenset(stages)
-    else:
-        chosen = frozenset(own if has_methods else {"attend"})
-    _require_known(name, "stage", chosen, STAGES)
-    if not chosen:
-        raise BackendError(f"backend {name}: no stage; accepted are {', '.join(STAGES)}")
-    if not has_methods and len(chosen) != 1:
-        raise BackendError(f"backend {name}: a function is one stage, got {sorted(chosen)}")
-    wanted = frozenset(consumes)
-    _require_known(name, "consumes", wanted, TENSOR_FIELDS)
-    return Backend(
-        name=name,
-        stages=chosen,
-        consumes=wanted,
-        capabilities=capabilities or Capabilities(),
-        numerics=numerics or Numerics(),
-        requires=tuple(requires),
-        make=_maker(implementation, name, chosen),
-        source=getattr(implementation, "__module__", "") or "",
-    )
-
-
-def _maker(implementation: Any, name: str, stages: Set[str]) -> Callable[[], Any]:
-    if inspect.isclass(implementation):
-        return implementation
-    if len(stages) == 1 and not hasattr(implementation, next(iter(stages))):
-        return type(name, (), {next(iter(stages)): staticmethod(implementation)})
-    kept = {*stages, *({"plan"} if hasattr(implementation, "plan") else ())}
-    return lambda: SimpleNamespace(**{method: getattr(implementation, method) for method in kept})
+    if module.startswith(_FILE_MODULE):
+        _by_file[module][name] = replace(backend, source=f"{file}:{name}")
+        return
+    source = f"{module}:{name}"
+    if name in _by_name and _by_name[name].source != source:
+        taken = _by_name[name].source.partition(":")[0]
+        raise BackendError(f"backend name {name!r} is taken by module {taken}: choose another")
+    _by_name[name] = replace(backend, source=source)
 
 
 def registered(implementation: object) -> Backend | None:
     """The backend that a name, a function or a class is registered as in this process, if it is."""
     if isinstance(implementation, str):
-        return _registered.get(implementation)
-    for backend in _registered.values():
-        stage = getattr(backend.make, next(iter(backend.stages)), None)
-        if implementation is backend.make or implementation is stage:
-            return backend
+        return _by_name.get(implementation)
+    for backends in (_by_name, *_by_file.values()):
+        for backend in backends.values():
+            stage = getattr(backend.make, next(iter(backend.stages)), None)
+            if implementation is backend.make or implementation is stage:
+                return backend
     return None
-
-
-def _require_known(backend: str, what: str, given: Set[str], accepted: Iterable[str]) -> None:
-    unknown = sorted(given - set(accepted))
-    if unknown:
-        raise BackendError(
-            f"backend {backend}: unknown {what} {', '.join(unknown)}; "
-            f"accepted are {', '.join(accepted)}"
-        )
 
 
 def entry_points() -> Mapping[str, str]:
     """Names of installed backends and the modules behind them. Imports none of them."""
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return {point.name: point.value for point in sorted(found, key=lambda point: point.name)}
+    # Where a name is given twice, the last one stands: no package replaces a backend of ours.
+    ours_last = sorted(found, key=lambda point: point.module.startswith("treeproof."))
+    return dict(sorted((point.name, point.module) for point in ours_last))
 
 
 def load(reference: str) -> Backend:
     """A backend by entry point name, `module:name`, `path/to/file.py` or `path/to/file.py:name`.
 
-    Raises BackendError where there is none (known names are listed) and BackendUnavailable where
-    its packages are missing.
+    A file is run once for each of its contents, so a mended file is loaded anew. Raises
+    BackendError where there is no such backend (known names are listed) or its module fails, and
+    BackendUnavailable where packages are missing.
     """
-    path, _, name = reference.partition(".py")
-    if reference.endswith(".py") or (name.startswith(":") and Path(path + ".py").exists()):
-        return _load_file(Path(path + ".py"), name.removeprefix(":"))
-    if ":" in reference:
-        module, _, name = reference.partition(":")
-        return _import(reference, module, name)
-    if reference in _registered:
-        return _available(_registered[reference])
-    known = entry_points()
-    if reference not in known:
-        raise BackendError(
-            f"no backend named {reference!r}; known are {', '.join(known) or 'none'}. "
-            "A file (path/to/backend.py) or module:name may be given too"
-        )
-    return _import(reference, known[reference], reference)
+    file = _FILE_REFERENCE.fullmatch(reference)
+    if file is not None:
+        path = Path(file[1])
+        return _pick(str(path), _run(path), file[2] or "")
+    if reference in _by_name:
+        return _available(_by_name[reference])
+    module, colon, name = reference.partition(":")
+    if not colon:
+        known = entry_points()
+        if reference not in known:
+            raise BackendError(
+                f"no backend named {reference!r}; known are "
+                f"{', '.join(sorted({*known, *_by_name})) or 'none'}. "
+                "A file (path/to/backend.py) or module:name may be given too"
+            )
+        module, name = known[reference], reference
+    _import(reference, module)
+    # The module itself may register, or one of its package that it imports.
+    own = {n: b for n, b in _by_name.items() if _package(b.source) == _package(module)}
+    if not name:
+        raise BackendError(f"{reference} names no backend: module:name is expected")
+    return _pick(module, own, name)
 
 
-def _import(reference: str, module: str, name: str) -> Backend:
-    before = dict(_registered)
+def _package(module: str) -> str:
+    return re.split("[.:]", module, maxsplit=1)[0]
+
+
+def _import(reference: str, module: str) -> None:
     try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == module.partition(".")[0]:
-            raise BackendError(f"backend {reference}: no module named {error.name}") from error
-        raise BackendUnavailable(f"package {missing} is not installed") from error
-    return _pick(reference, name, before, module)
+        with _foreign(reference, module):
+            importlib.import_module(module)
+    finally:
+        # A module that failed half way is gone, and so is what it had registered.
+        for name, backend in list(_by_name.items()):
+            if backend.source.rpartition(":")[0] not in sys.modules:
+                del _by_name[name]
 
 
-def _load_file(path: Path, name: str) -> Backend:
+def _run(path: Path) -> Mapping[str, Backend]:
+    """The backends that a file registers."""
     if not path.is_file():
         raise BackendError(f"backend file {path}: no such file")
     path = path.resolve()
-    # One module a file and content: a mended file is loaded anew, the same file only once.
-    digest = hashlib.blake2b(str(path).encode() + path.read_bytes(), digest_size=6).hexdigest()
-    module_name = f"_treeproof_backend_{digest}"
-    before = dict(_registered)
-    if module_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except ModuleNotFoundError as error:
-            del sys.modules[module_name]
-            raise BackendUnavailable(f"{path.name} needs {error.name}: {error}") from error
-        except BaseException as error:
-            del sys.modules[module_name]
-            if isinstance(error, KeyboardInterrupt | BackendError):
-                raise
-            raise BackendError(
-                f"backend file {path} fails on import: {type(error).__name__}: {error}"
-            ) from error
-    return _pick(str(path), name, before, module_name)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BackendError(f"backend file {path}: {error.strerror or error}") from error
+    digest = hashlib.blake2b(str(path).encode() + b"\0" + text, digest_size=8).hexdigest()
+    module_name = _FILE_MODULE + digest
+    if module_name in sys.modules:
+        return _by_file[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name], _by_file[module_name] = module, {}
+    try:
+        with _foreign(str(path)):
+            # Not through the loader: its cache takes a file mended within a second for the old one.
+            exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
+    except BaseException:
+        del sys.modules[module_name], _by_file[module_name]
+        raise
+    return _by_file[module_name]
 
 
-def _pick(
-    reference: str, name: str, before: Mapping[str, Backend], module: str
-) -> Backend:
-    own = {n: b for n, b in _registered.items() if b.source == module or before.get(n) is not b}
-    if name:
-        if name not in own and name not in _registered:
-            raise BackendError(
-                f"{reference} registers no backend {name!r}; it registers {', '.join(own) or 'none'}"
-            )
-        found = own.get(name) or _registered[name]
-    elif len(own) != 1:
+@contextmanager
+def _foreign(reference: str, module: str = "") -> Iterator[None]:
+    """What goes wrong in somebody else's code while it is imported, as an error that says where."""
+    try:
+        yield
+    except (BackendError, BackendUnavailable, KeyboardInterrupt):
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name
+        if missing and f"{module}.".startswith(f"{missing}."):
+            raise BackendError(f"backend {reference}: no module named {missing}") from error
+        hint = f"; pip install {_package(missing)}" if missing else ""
+        raise BackendUnavailable(f"{reference}: {error}{hint}") from error
+    except BaseException as error:  # SystemExit, too, and what pytest raises to skip
+        frames = traceback.extract_tb(error.__traceback__)
+        inside = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<")]
+        where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""
         raise BackendError(
-            f"{reference} registers {len(own)} backends ({', '.join(own) or 'none'}): "
-            "name one as file.py:name"
+            f"backend {reference} fails on import: {type(error).__name__}: {error}{where}"
+        ) from error
+
+
+def _pick(where: str, own: Mapping[str, Backend], name: str) -> Backend:
+    if name and name not in own:
+        raise BackendError(
+            f"{where} registers no backend {name!r}; it registers {', '.join(own) or 'none'}"
         )
-    else:
-        found = next(iter(own.values()))
-    return _available(found)
+    if not own:
+        raise BackendError(f"{where} registers no backend: @treeproof.register(name) is missing")
+    if not name and len(own) > 1:
+        raise BackendError(
+            f"{where} registers {len(own)} backends ({', '.join(own)}): name one as {where}:name"
+        )
+    return _available(own[name or next(iter(own))])
 
 
 def _available(backend: Backend) -> Backend:
@@ -256,10 +238,10 @@ def _available(backend: Backend) -> Backend:
         module, _, how = requirement.partition("=")
         try:
             present = importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
+        except (ImportError, ValueError):
             present = False
         if not present:
             raise BackendUnavailable(
-                f"package {module} is not installed; {how or 'pip install ' + module}"
+                f"package {module} is not installed; {how or 'pip install ' + _package(module)}"
             )
     return backend

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
-import msgspec
+from treeproof.contract.typed import Typed
 
 MAX_NODES = 4096
 MAX_TOKEN = 2**31 - 1
 
 
-class CandidateTree(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True
-):
+class CandidateTree(Typed, frozen=True):
     """A tree of draft tokens, nodes numbered so that a parent comes before its children.
 
     `tokens[i]` is the token of node i, in [0, 2**31); node 0 is the root, last round's bonus.
@@ -24,16 +23,21 @@ class CandidateTree(
     parents: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.parents:
             raise ValueError("parents is empty: a tree has at least its root, parents=[-1]")
         if len(self.parents) > MAX_NODES:
-            raise ValueError(f"parents has {len(self.parents)} nodes, at most {MAX_NODES} are accepted")
+            raise ValueError(
+                f"parents has {len(self.parents)} nodes: accepted are 1 to {MAX_NODES}"
+            )
         if len(self.tokens) != len(self.parents):
             raise ValueError(
                 f"tokens has {len(self.tokens)} entries and parents {len(self.parents)}: one token a node"
             )
         if self.parents[0] != -1:
-            raise ValueError(f"parents[0] is {self.parents[0]}: node 0 is the root, its parent is -1")
+            raise ValueError(
+                f"parents[0] is {self.parents[0]}: node 0 is the root, its parent is -1"
+            )
         for node, parent in enumerate(self.parents[1:], start=1):
             if not 0 <= parent < node:
                 raise ValueError(
@@ -74,6 +78,16 @@ class CandidateTree(
     def children(self, node: int) -> tuple[int, ...]:
         """Children of `node`, ascending."""
         return self._children[node]
+
+    @cached_property
+    def topk(self) -> int:
+        """Smallest topk of a draft that can grow this tree; at least 1.
+
+        A level of an EAGLE draft has topk beam slots and each grows topk children, so topk bounds
+        the children of a node, and the nodes of one depth that have any.
+        """
+        growing = Counter(self.depth[node] for node, below in enumerate(self._children) if below)
+        return max(1, *map(len, self._children), *growing.values())
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:

@@ -1,0 +1,124 @@
+"""What a backend is: stages with a name, what they read, and what they can do."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.inputs import TENSOR_FIELDS
+
+STAGES = ("select", "build", "attend", "accept", "commit")
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class BackendError(Exception):
+    """A backend was asked for that is not there, or was registered wrongly. A usage error."""
+
+
+class BackendUnavailable(Exception):
+    """A backend is known but cannot run here; the message says why and what to install."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of tree attention, or of some of its stages.
+
+    `make` returns a fresh object whose methods are the stages (and may have `plan` and `close`).
+    """
+
+    name: str
+    stages: frozenset[str]
+    consumes: frozenset[str]
+    capabilities: Capabilities
+    numerics: Numerics
+    requires: tuple[str, ...]
+    make: Callable[[], Any]
+    source: str
+    """How to load it again, `module:name` or `path.py:name`; empty where it is not registered."""
+
+
+def describe(
+    implementation: Any,
+    name: str,
+    *,
+    stages: Iterable[str] | None = None,
+    consumes: Iterable[str] = TENSOR_FIELDS,
+    capabilities: Capabilities | None = None,
+    numerics: Numerics | None = None,
+    requires: Iterable[str] = (),
+) -> Backend:
+    """A function, a class or an object with stage methods as a backend, registered nowhere.
+
+    The other arguments are those of `register`. An object belongs to its owner: its `close` is not
+    called.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise BackendError(f"backend name {name!r}: accepted are names that match {NAME.pattern}")
+    for value, kind in ((capabilities, Capabilities), (numerics, Numerics)):
+        if value is not None and not isinstance(value, kind):
+            raise BackendError(
+                f"backend {name}: {kind.__name__.lower()} is {type(value).__name__}: "
+                f"treeproof.{kind.__name__} is expected"
+            )
+    chosen = _stages(implementation, name, stages)
+    return Backend(
+        name=name,
+        stages=chosen,
+        consumes=frozenset(_names(name, "consumes", consumes, TENSOR_FIELDS)),
+        capabilities=capabilities or Capabilities(),
+        numerics=numerics or Numerics(),
+        requires=_names(name, "requires", requires),
+        make=_maker(implementation, name, chosen),
+        source="",
+    )
+
+
+def _stages(implementation: Any, name: str, given: Iterable[str] | None) -> frozenset[str]:
+    own = [stage for stage in STAGES if callable(getattr(implementation, stage, None))]
+    has_methods = inspect.isclass(implementation) or bool(own)
+    if not has_methods and not callable(implementation):
+        raise BackendError(
+            f"backend {name} is {type(implementation).__name__}: accepted are a function, a class "
+            f"and an object with some of the methods {', '.join(STAGES)}"
+        )
+    if given is None:
+        chosen = frozenset(own if has_methods else {"attend"})
+    else:
+        chosen = frozenset(_names(name, "stages", given, STAGES))
+    if not chosen:
+        raise BackendError(f"backend {name}: no stage; accepted are {', '.join(STAGES)}")
+    if not has_methods and len(chosen) != 1:
+        raise BackendError(f"backend {name}: a function is one stage, got {sorted(chosen)}")
+    missing = sorted(chosen - set(own)) if has_methods else []
+    if missing:
+        raise BackendError(f"backend {name}: no method for stage {', '.join(missing)}")
+    return chosen
+
+
+def _maker(implementation: Any, name: str, stages: Set[str]) -> Callable[[], Any]:
+    if inspect.isclass(implementation):
+        return implementation
+    if len(stages) == 1 and not hasattr(implementation, next(iter(stages))):
+        return type(name, (), {next(iter(stages)): staticmethod(implementation)})
+    kept = {*stages, *({"plan"} if hasattr(implementation, "plan") else ())}
+    return lambda: SimpleNamespace(**{method: getattr(implementation, method) for method in kept})
+
+
+def _names(
+    backend: str, what: str, given: Iterable[str], accepted: Iterable[str] | None = None
+) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
+        raise BackendError(f"backend {backend}: {what} is {given!r}: a set of names is expected")
+    unknown = [] if accepted is None else sorted(set(names) - set(accepted))
+    if accepted is not None and unknown:
+        raise BackendError(
+            f"backend {backend}: unknown {what} {', '.join(unknown)}; "
+            f"accepted are {', '.join(accepted)}"
+        )
+    return names

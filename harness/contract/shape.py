@@ -1,0 +1,90 @@
+"""The attention layer of a case: heads, dims, scale, rotary base, dtype, and what a row may see."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from treeproof.contract.typed import Typed
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+MAX_WIDTH = 1 << 21
+"""Twice the longest prefix: wide enough to cut nothing."""
+
+
+class Full(Typed, frozen=True, kw_only=True, tag="full", tag_field="kind"):
+    """Every row sees the whole prefix, its ancestors and itself."""
+
+
+class Window(Typed, frozen=True, kw_only=True, tag="window", tag_field="kind"):
+    """A sliding window of `width` keys, the query's own included.
+
+    Key at logical index p is visible from logical index t iff `t - width < p <= t`.
+    """
+
+    width: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.width <= MAX_WIDTH:
+            raise ValueError(f"width is {self.width}: accepted are 1 to {MAX_WIDTH}")
+
+
+class AttentionShape(Typed, frozen=True, kw_only=True):
+    """The layer: heads, head dims, score scale, window, rotary base and dtype.
+
+    `scale` None means `head_dim ** -0.5`. `rotary` None means no rotary embedding, otherwise it is
+    the base of the rotation, applied to q and k over all of an even `head_dim` (half split).
+    """
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    dtype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(DTYPES)})] = "float32"
+    scale: float | None = None
+    rotary: float | None = None
+    visibility: Full | Window = msgspec.field(default_factory=Full)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least, most in (
+            ("num_q_heads", 1, 256),
+            ("num_kv_heads", 1, 256),
+            ("head_dim", 8, 1024),
+            ("v_head_dim", 8, 1024),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}: accepted are {least} to {most}")
+        if self.num_q_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_q_heads is {self.num_q_heads}: accepted are multiples of num_kv_heads "
+                f"{self.num_kv_heads}"
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}: accepted are {', '.join(DTYPES)}")
+        if self.scale is not None and not 0 < self.scale < math.inf:
+            raise ValueError(f"scale is {self.scale}: accepted are finite numbers above 0")
+        if self.rotary is not None:
+            if not 1 < self.rotary < math.inf:
+                raise ValueError(f"rotary is {self.rotary}: accepted are finite bases above 1")
+            if self.head_dim % 2:
+                raise ValueError(f"head_dim is {self.head_dim}: rotary needs an even one")
+
+    @property
+    def score_scale(self) -> float:
+        return self.head_dim**-0.5 if self.scale is None else self.scale
+
+    @property
+    def window(self) -> int | None:
+        """Width of the sliding window in keys, own key included; None where there is none."""
+        return self.visibility.width if isinstance(self.visibility, Window) else None
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.num_q_heads // self.num_kv_heads
