@@ -76,6 +76,19 @@ def test_the_units_of_every_profile_guarantee_the_edge_sizes(profile):
     assert all(pinned[rows] >= 5 for rows in own.pinned_rows)
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_group_of_every_profile_draws(profile):
+    own = PROFILES[profile]
+    drawn = [case for unit in units(profile, 4, len(own.groups)) for case in draw(unit)]
+    assert len(drawn) == len(own.groups)
+    assert max(len(case.requests[0].tree) for case in drawn) == max(own.pinned_rows)
+
+
+def test_a_run_of_48_cases_has_every_edge_size():
+    rows = {len(r.tree) for u in units("quick", 0, 48) for case in draw(u) for r in case.requests}
+    assert set(EDGE_ROWS) <= rows
+
+
 def test_a_pinned_row_count_is_drawn():
     for unit in units("quick", 3)[:4]:
         drawn = draw(unit)

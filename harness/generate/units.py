@@ -130,11 +130,16 @@ def focus_of(unit: WorkUnit, index: int) -> Focus:
 
 
 def _pinned_rows(own: Profile, unit: WorkUnit, index: int) -> int | None:
-    """Every other case has a pinned row count; those in turn over the groups that can take them."""
+    """Every other case has a pinned row count, in turn over the groups that can take it.
+
+    The first cases of all groups go through the counts before the second ones do, so that a short
+    run has most of them too.
+    """
     if index % 2:
         return None
     most = unit.shape.most_rows
     peers = [g for g, group in enumerate(own.groups) if group.most_rows == most]
     able = [rows for rows in own.pinned_rows if most is None or rows <= most]
-    turn = (unit.block * len(peers) + peers.index(unit.group)) * -(-BLOCK // 2) + index // 2
+    pins = -(-BLOCK // 2)
+    turn = (unit.block * pins + index // 2) * len(peers) + peers.index(unit.group)
     return able[turn % len(able)]
