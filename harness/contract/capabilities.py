@@ -21,7 +21,8 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     """Cases outside these are `unsupported` for the backend and are not sent to it.
 
     None means no limit. `max_topk` bounds `VerifyInput.topk`, `max_rows` the rows of one request,
-    padded ones included. `same_tree`: all requests of a batch hold one tree in one row order.
+    padded ones included. `min_window`: keys of the narrowest sliding window, the query's own
+    included. `same_tree`: all requests of a batch hold one tree in one row order.
     `head_dims` holds for keys and values alike. `nan_safe`: NaN in keys and values that a row must
     not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
     `deterministic`: the same launch twice gives the same bits.
@@ -38,7 +39,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     pad_rows: bool = True
     empty_prefix: bool = True
     windows: bool = True
-    min_window: int = 1
+    min_window: Positive = 1
     full: bool = True
     gqa: bool = True
     rotary: bool = True
