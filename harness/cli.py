@@ -123,13 +123,14 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
 @BACKEND
 @run_options("device", "launch-timeout")
 def replay(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
-    """Run a saved failure again: FIXED, FAILED or ERROR.
+    """Run a failure again: FIXED or FAILED?
 
-    Exit code 0: fixed; 1: it fails still; 2: it could not be found out. A case file never makes
-    code be imported, so a backend that is a file is given with --backend.
+    Exit code 0: fixed; 1: it fails still; 2: ERROR, it could not be found out. A case file never
+    makes code be imported, so a backend that is a file is given with --backend. It runs on the
+    device that it failed on, unless another is given.
 
     \b
-    treeproof replay .treeproof/runs/…/failures/….json
+    treeproof replay .treeproof/runs/RUN/failures/cascade-kv-stray-write.json
     treeproof replay failure.json --backend my_kernel.py
     treeproof replay failure.json --backend my_kernel.py --in-process
     """
@@ -159,13 +160,13 @@ def replay(case_file: Path, backend: str | None, device: str | None, **options: 
 @BACKEND
 @run_options("device", "launch-timeout", "run-dir", "workers")
 def reduce(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
-    """Look for the smallest case that fails like this one.
+    """Find the smallest case that fails alike.
 
     Writes a reproducer for each distinct failure of the case and prints how to replay it. Exit
     code 0: nothing fails; 1: something does.
 
     \b
-    treeproof reduce .treeproof/runs/…/cases/….json --backend my_kernel.py
+    treeproof reduce .treeproof/runs/RUN/cases/CASE.json --backend my_kernel.py
     treeproof reduce failure.json
     """
     case, reproducer = read_case(case_file)
@@ -188,10 +189,10 @@ def reduce(case_file: Path, backend: str | None, device: str | None, **options: 
 @cli.command()
 @CASE_FILE
 def show(case_file: Path) -> int:
-    """Draw a case: its trees, rows, layout, and what each row must read.
+    """Draw a case: trees, rows, layout and keys.
 
     \b
-    treeproof show .treeproof/runs/…/failures/….json
+    treeproof show .treeproof/runs/RUN/cases/CASE.json
     treeproof show case.json | less
     """
     from treeproof.reports.case_sheet import case_lines
@@ -209,9 +210,10 @@ def show(case_file: Path) -> int:
 @click.option("--row", type=int, required=True, help="Verify row within the request.")
 @BACKEND
 def trace(case_file: Path, request: int, row: int, backend: str | None) -> int:
-    """Follow one row through token, position, visible keys, links and slot.
+    """Follow one row through the stages.
 
-    With --backend, what its check recovered or declared stands beside what is expected.
+    Its token, position, visible keys, links and slot, as they must be.
+    With --backend, what its check recovered or declared stands beside.
 
     \b
     treeproof trace case.json --row 2
@@ -234,7 +236,9 @@ def trace(case_file: Path, request: int, row: int, backend: str | None) -> int:
 
 @cli.command()
 def backends() -> int:
-    """List installed backends: stages, what they take, or why they cannot run here.
+    """List backends and what they take.
+
+    What cannot run here is listed with the reason and what to install.
 
     \b
     treeproof backends
@@ -248,7 +252,7 @@ def backends() -> int:
 
 @cli.command()
 def doctor() -> int:
-    """Look whether this machine can run treeproof, and say what to do where it cannot.
+    """Say whether this machine is ready, and what to do.
 
     \b
     treeproof doctor
@@ -256,18 +260,21 @@ def doctor() -> int:
     Exit code 0: it can; 2: it cannot.
     """
     from treeproof.doctor import examine
+    from treeproof.reports.console import open_console, prose, write
 
     found = examine(Path.cwd())
+    lines = []
     for finding in found:
-        click.echo(f"{'ok' if finding.ok else 'NO':2}  {finding.name:<10}  {finding.found}")
-        if finding.advice:
-            click.echo(f"{'':16}{finding.advice}")
+        mark = "ok" if finding.ok else "NO"
+        lines.append(prose(f"{mark}  {finding.name:<10}  {finding.found}"))
+        lines += [prose(f"{'':16}{finding.advice}")] if finding.advice else []
+    write(open_console(), lines)
     return CLEAN if all(finding.ok for finding in found) else USAGE
 
 
 @cli.command()
 def schema() -> int:
-    """Print the JSON Schema of case and reproducer files.
+    """Print the JSON Schema of case files.
 
     \b
     treeproof schema > treeproof.schema.json
@@ -275,6 +282,7 @@ def schema() -> int:
     import json
 
     from treeproof.contract.wire import json_schema
+    from treeproof.reports.console import command, open_console, write
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    write(open_console(), map(command, json.dumps(json_schema(), indent=2).splitlines()))
     return CLEAN

@@ -72,7 +72,7 @@ def _duration(value: object) -> float:
 
 def _device(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", value, re.ASCII):
-        raise ValueError("accepted are cpu, cuda and cuda:0, cuda:1 …")
+        raise ValueError("accepted are cpu, cuda, cuda:0, cuda:1 and so on")
     return value
 
 

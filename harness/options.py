@@ -15,7 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def run_options(*keys: str) -> Callable[[F], F]:
-    """Settings of a run as options of a click command: all of them, or those of these keys."""
+    """Settings of a run as options of a click command: all of them, or those of these keys.
+
+    Defaults are said where all are: a command that takes a few may have others.
+    """
 
     def decorate(command: F) -> F:
         command = click.option(
@@ -23,15 +26,15 @@ def run_options(*keys: str) -> Callable[[F], F]:
         )(command)
         for setting in reversed(SETTINGS):
             if not keys or setting.key in keys:
-                command = _option(setting)(command)
+                command = _option(setting, "" if keys else _default(setting))(command)
         return command
 
     return decorate
 
 
-def _option(setting: Setting) -> Callable[[F], F]:
+def _option(setting: Setting, default: str) -> Callable[[F], F]:
     name = f"--{setting.key}"
-    text = f"{setting.help[0].upper()}{setting.help[1:]}.{_default(setting)}"
+    text = f"{setting.help[0].upper()}{setting.help[1:]}.{default}"
     if setting.key == "fail-fast":
         return click.option("-x", name, setting.field, is_flag=True, default=None, help=text)
     if setting.key == "reduce":

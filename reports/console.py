@@ -26,9 +26,18 @@ def printable(text: str) -> str:
     )
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # rich would leave with exit code 1, which means `identities violated` here.
+        raise BrokenPipeError
+
+
 def open_console(stream: TextIO | None = None) -> Console:
-    """A console that never wraps or marks up by itself; colours only on a terminal (NO_COLOR)."""
-    return Console(
+    """A console that never wraps or marks up by itself; colours only on a terminal (NO_COLOR).
+
+    Raises BrokenPipeError where the reader of a pipe has gone.
+    """
+    return _Console(
         file=stream or sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 

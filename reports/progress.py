@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from treeproof.contract.event import CaseDrawn, Checked, Event, WorkerLost
-from treeproof.engine.summary import REDUCED_UNIT
+from treeproof.engine.summary import COMPLETED, REDUCED_UNIT
 from treeproof.reports.case_sheet import count
 from treeproof.reports.drawing import plain
 
@@ -44,7 +44,7 @@ class Progress:
         if isinstance(event, CaseDrawn):
             self._tried(event)
         elif isinstance(event, Checked):
-            self._checks += 1
+            self._checks += any(cell.status in COMPLETED for cell in event.cells)
             self._failures |= {(event.backend, *failure.key) for failure in event.failures}
         elif isinstance(event, WorkerLost):
             self._lost += 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,3 +229,15 @@ def test_the_schema_accepts_names_of_fields_that_a_case_has(run: Run) -> None:
     written = set(json.loads(encode_case(STAR))) - {"schema", "version"}
     assert written <= set(case["properties"])
     assert case["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("arguments", [("show", "case.json"), ("schema",)])
+def test_a_reader_that_goes_away_is_no_violation(run: Run, arguments: tuple[str, ...]) -> None:
+    write_case()
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "treeproof", *arguments], stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
