@@ -60,7 +60,7 @@ def test_a_narrow_terminal_folds_prose_under_its_label_and_cuts_pictures(
     monkeypatch.setenv("COLUMNS", "20")
     stream = Terminal()
     write(open_console(stream), [prose("time     one two three"), Text("├─ row 1 token 123456")])
-    assert stream.getvalue() == "time     one two\n         three\n├─ row 1 token 12345…\n"
+    assert stream.getvalue() == "time     one two\n         three\n├─ row 1 token 1234…\n"
 
 
 def test_words_of_a_backend_do_not_drive_the_terminal() -> None:
