@@ -18,10 +18,11 @@ from pebble import ProcessExpired
 import treeproof
 from treeproof.contract.registry import BackendError
 from treeproof.engine import worker
+from treeproof.engine.loss import ending
 from treeproof.engine.run_folder import BackendMeta, RunFolder, RunMeta
 from treeproof.engine.settings import RunSettings, SettingsError
 from treeproof.engine.worker import WorkerSettings
-from treeproof.engine.worker_pool import WorkerPool, ending
+from treeproof.engine.worker_pool import WorkerPool
 
 IMPORT_SECONDS = 120.0
 """How long a backend may take to be imported."""

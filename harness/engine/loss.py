@@ -1,12 +1,104 @@
-"""What a lost worker means for the check it was running, as events."""
+"""A lost worker: which check was at fault, and what that means for it."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from treeproof.contract.event import Checked, WorkerLost
 from treeproof.contract.failure import Cell, Failure, Identity
-from treeproof.engine.worker_pool import Lost
+from treeproof.engine.in_flight import InFlight, read_in_flight, record_path, trace_path
+from treeproof.engine.run_folder import BackendMeta, RunFolder, read_events
+from treeproof.engine.worker import DEAD_CONTEXT, Task
+
+TRACE_LINES = 12
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A task whose worker died. `checks` were finished before; `blamed` was being checked.
+
+    `blamed` None: the worker was between two checks, or never began.
+    """
+
+    task: Task
+    checks: tuple[Checked, ...]
+    blamed: BackendMeta | None
+    stage: str
+    how: Literal["crash", "hang"]
+    detail: str
+    gave_up: bool
+    """The worker ended by itself because its device took no more work."""
+
+
+def examine_loss(
+    folder: RunFolder, task: Task, exit_code: int | None, timed_out: float | None
+) -> Lost:
+    """Read and clear away what the worker left behind.
+
+    `exit_code` as multiprocessing gives it; None: unknown. `timed_out`: it was ended from outside
+    after so many seconds without progress.
+    """
+    record = read_in_flight(folder.in_flight, task.number)
+    trace = _read_trace(trace_path(folder.in_flight, task.number))
+    checks = _finished_checks(folder, record)
+    blamed = None
+    if record is not None:
+        over = {checked.backend for checked in checks}
+        at_work = [b for b in task.backends if b.name == record.backend and b.name not in over]
+        blamed = at_work[0] if at_work else None
+    for path in (record_path, trace_path):
+        path(folder.in_flight, task.number).unlink(missing_ok=True)
+    hung = timed_out is not None or trace.startswith("Timeout (")
+    end = "no progress" if hung else ending(exit_code)
+    if timed_out is not None:
+        end += f" for {timed_out:g} s"
+    return Lost(
+        task=task,
+        checks=checks,
+        blamed=blamed,
+        stage="" if record is None else record.stage,
+        how="hang" if hung else "crash",
+        detail="\n".join(filter(None, (end, trace))),
+        gave_up=exit_code == DEAD_CONTEXT and blamed is None,
+    )
+
+
+def _finished_checks(folder: RunFolder, record: InFlight | None) -> tuple[Checked, ...]:
+    """Checks of the task that its worker has written down."""
+    if record is None or not record.events:
+        return ()
+    path = folder.path / record.events
+    if not path.exists():
+        return ()
+    events = read_events(path, record.offset)
+    return tuple(event for event in events if isinstance(event, Checked))
+
+
+def _read_trace(path: Path) -> str:
+    """The first lines of what the dying process wrote: the most recent calls come first."""
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[:TRACE_LINES])
+
+
+def ending(exit_code: int | None) -> str:
+    """How a process ended, in words."""
+    if exit_code is None:
+        return "the worker process ended without a word, or could not start"
+    if exit_code >= 0:
+        return f"the worker process ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
+    return f"the worker process ended by {name}{hint}"
 
 
 def events_of_loss(lost: Lost, columns: Iterable[Identity]) -> tuple[WorkerLost, Checked]:

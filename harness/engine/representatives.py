@@ -15,7 +15,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Reduced
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.wire import FailureKey, Reproducer
-from treeproof.engine.loss import events_of_loss
+from treeproof.engine.loss import Lost, events_of_loss
 from treeproof.engine.reducer import reduce
 from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.seat import Seat
@@ -24,7 +24,7 @@ from treeproof.engine.store import FailureStore, Saved
 from treeproof.engine.summary import REDUCED_UNIT, FailureGroup, Run
 from treeproof.engine.supply import case_drawn
 from treeproof.engine.worker import InternalError
-from treeproof.engine.worker_pool import Done, Lost, WorkerPool
+from treeproof.engine.worker_pool import Done, WorkerPool
 
 KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
 """Time for one failure, and for all of them; what is not reduced by then is kept as it is."""

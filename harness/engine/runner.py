@@ -12,7 +12,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Finished
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.beginning import begin, new_folder, worker_settings
-from treeproof.engine.loss import events_of_loss, not_checked
+from treeproof.engine.loss import Lost, events_of_loss, not_checked
 from treeproof.engine.representatives import keep_failures, reduce_failures
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.settings import RunSettings
@@ -28,7 +28,7 @@ from treeproof.engine.supply import (
     shaped_sources,
 )
 from treeproof.engine.worker import InternalError
-from treeproof.engine.worker_pool import Done, Lost, WorkerPool
+from treeproof.engine.worker_pool import Done, WorkerPool
 
 CHECKER = "treeproof.engine.check"
 MOST_LOSSES = 3
@@ -186,7 +186,7 @@ class _Session:
             self.losses[outcome.blamed.name] += 1
             for event in events_of_loss(outcome, self.columns):
                 self.emit(event)
-        else:
+        elif not outcome.gave_up:
             self.idle_losses += 1
             if self.idle_losses > MOST_LOSSES:
                 raise InternalError(

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
-import math
 import os
 import sys
-import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
 from treeproof.engine.in_flight import InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+from treeproof.engine.watchdog import Watch, watchdog
 
-REARM = 0.1
-"""Share of its time that a stage may lose to a watchdog armed for the stage before it."""
+DEAD_CONTEXT = 86
+"""Exit code of a worker that gives up its place because its device takes no more work."""
+
+_suspected: set[str] = set()
+"""Devices on which something failed in this process: looked at before each further check."""
 
 
 class InternalError(Exception):
@@ -107,8 +106,9 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
         offset=events.stat().st_size if events.exists() else 0,
     )
     in_flight = InFlightFile(folder.in_flight, record)
+    seconds = settings.launch_timeout if settings.watched else None
     try:
-        with _watchdog(trace_path(folder.in_flight, task.number), settings) as watch:
+        with watchdog(seconds, trace_path(folder.in_flight, task.number)) as watch:
             return [
                 _check_one(task, meta, settings, in_flight, watch, events) for meta in task.backends
             ]
@@ -124,13 +124,15 @@ def _check_one(
     meta: BackendMeta,
     settings: WorkerSettings,
     in_flight: InFlightFile,
-    watch: _Watch,
+    watch: Watch,
     events: Path,
 ) -> Checked:
     def enter(stage: str) -> None:
         in_flight.update(meta.name, stage)
         watch.arm()
 
+    if settings.device in _suspected and settings.watched and _context_is_dead(settings.device):
+        os._exit(DEAD_CONTEXT)
     enter("load")
     checker: Any = importlib.import_module(settings.checker)
     if settings.watched and settings.device == "cpu" and "torch" in sys.modules:
@@ -146,41 +148,18 @@ def _check_one(
     if task.writer:
         append_event(events, checked)
     in_flight.update("", "")
+    if checked.failures and settings.device != "cpu":
+        _suspected.add(settings.device)
     return checked
 
 
-class _Watch:
-    """Ends this process with a traceback when a stage outlives its time, even inside C code."""
+def _context_is_dead(device: str) -> bool:
+    """Whether the device takes no more work: an illegal access spoils a process for good."""
+    import torch
 
-    def __init__(self, seconds: float, trace: IO[bytes] | None) -> None:
-        self._seconds = seconds
-        self._trace = trace
-        self._armed = -math.inf
-
-    def arm(self) -> None:
-        """Begin to count anew. Arming costs a thread, so it is not done for every launch."""
-        now = time.monotonic()
-        if self._trace is not None and now - self._armed > REARM * self._seconds:
-            self._armed = now
-            faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._trace)
-
-    def disarm(self) -> None:
-        self._armed = -math.inf
-        if self._trace is not None:
-            faulthandler.cancel_dump_traceback_later()
-
-
-@contextmanager
-def _watchdog(path: Path, settings: WorkerSettings) -> Iterator[_Watch]:
-    if not settings.watched:
-        yield _Watch(settings.launch_timeout, None)
-        return
-    with path.open("wb") as trace:
-        faulthandler.enable(trace, all_threads=False)
-        watch = _Watch(settings.launch_timeout, trace)
-        try:
-            yield watch
-        finally:
-            watch.disarm()
-            faulthandler.disable()
-    path.unlink(missing_ok=True)
+    try:
+        torch.zeros(1, device=device)
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""The controller's side of the workers: hands tasks out, and says who was at fault for a loss."""
+"""The controller's side of the workers: hands tasks out and notices what came of each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pebble import ProcessExpired
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.engine import worker
-from treeproof.engine.in_flight import read_in_flight, record_path, trace_path
-from treeproof.engine.run_folder import BackendMeta, RunFolder, read_events
+from treeproof.engine.in_flight import read_in_flight, record_path
+from treeproof.engine.loss import Lost, examine_loss
+from treeproof.engine.run_folder import BackendMeta, RunFolder
 from treeproof.engine.seat import OwnSeat, ProcessSeat, Seat
 from treeproof.engine.worker import Task, WorkerSettings
 
@@ -29,7 +29,9 @@ QUEUED = 2
 TICK = 0.25
 GRACE = 10.0
 """Seconds that a worker's own watchdog has before the controller ends the worker."""
-TRACE_LINES = 12
+LATE = 1.0
+"""Seconds that the pool has to report the end of a process."""
+MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -40,29 +42,14 @@ class Done:
     checks: tuple[Checked, ...]
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A task whose worker died. `checks` were finished before; `blamed` was being checked.
-
-    `blamed` None: the worker was between two checks, or never began.
-    """
-
-    task: Task
-    checks: tuple[Checked, ...]
-    blamed: BackendMeta | None
-    stage: str
-    how: Literal["crash", "hang"]
-    detail: str
-
-
 @dataclass(eq=False)
 class _Launch:
     task: Task
     seat: Seat
     future: Future[Any]
     launch_timeout: float
-    missing: int = 0
-    """Ticks for which its process has been gone without a word from the pool."""
+    gone_since: float | None = None
+    """When its process was first found gone without a word from the pool."""
     ended: bool = False
     """We ended its process: it had outlived its own watchdog."""
 
@@ -123,16 +110,22 @@ class WorkerPool:
         launch_timeout: float,
         abandoned: threading.Event,
     ) -> Done | Lost | None:
-        """Check a case on one worker and wait for it, recording nothing; None once abandoned."""
-        if abandoned.is_set():
-            return None
-        launch = self._launch(seat, case, (backend,), identities, "", launch_timeout)
-        while not abandoned.is_set():
-            wait({launch.future}, TICK)
-            outcome = self._outcome(launch)
-            if outcome is not None:
-                return outcome
-        return None
+        """Check a case on one worker and wait for it, recording nothing; None once abandoned.
+
+        Asked again where the worker ended before it began.
+        """
+        outcome: Done | Lost | None = None
+        for _ in range(MOST_TRIES):
+            if abandoned.is_set():
+                return None
+            launch = self._launch(seat, case, (backend,), identities, "", launch_timeout)
+            outcome = None
+            while outcome is None and not abandoned.is_set():
+                wait({launch.future}, TICK)
+                outcome = self._outcome(launch)
+            if not isinstance(outcome, Lost) or outcome.blamed is not None:
+                break
+        return outcome
 
     def stop(self) -> None:
         """End all workers now."""
@@ -178,67 +171,17 @@ class WorkerPool:
             return False
         try:
             os.kill(record.pid, 0)
-            launch.missing = 0
+            launch.gone_since = None
             path = record_path(self._folder.in_flight, launch.task.number)
             if time.time() - path.stat().st_mtime > launch.launch_timeout + GRACE:
                 launch.ended = True
                 os.kill(record.pid, signal.SIGKILL)
         except ProcessLookupError:
-            launch.missing += 1
+            launch.gone_since = launch.gone_since or time.monotonic()
         except FileNotFoundError:  # it ended its task this moment
             pass
-        return launch.missing >= 4
+        return launch.gone_since is not None and time.monotonic() - launch.gone_since > LATE
 
     def _lost(self, launch: _Launch, exit_code: int | None) -> Lost:
-        task, folder = launch.task, self._folder.in_flight
-        record = read_in_flight(folder, task.number)
-        trace = _read_trace(trace_path(folder, task.number))
-        checks: tuple[Checked, ...] = ()
-        blamed = None
-        if record is not None:
-            if record.events and (path := self._folder.path / record.events).exists():
-                events = read_events(path, record.offset)
-                checks = tuple(event for event in events if isinstance(event, Checked))
-            finished = {checked.backend for checked in checks}
-            blamed = next(
-                (
-                    meta
-                    for meta in task.backends
-                    if meta.name == record.backend and meta.name not in finished
-                ),
-                None,
-            )
-        for path in (record_path(folder, task.number), trace_path(folder, task.number)):
-            path.unlink(missing_ok=True)
-        hung = launch.ended or trace.startswith("Timeout (")
-        end = f"no progress for {launch.launch_timeout:g} s" if hung else ending(exit_code)
-        return Lost(
-            task=task,
-            checks=checks,
-            blamed=blamed,
-            stage=record.stage if record is not None else "",
-            how="hang" if hung else "crash",
-            detail="\n".join(filter(None, (end, trace))),
-        )
-
-
-def ending(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "the worker process ended without a word, or could not start"
-    if exit_code >= 0:
-        return f"the worker process ended with exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
-    return f"the worker process ended by {name}{hint}"
-
-
-def _read_trace(path: Path) -> str:
-    """The first lines of what the dying process wrote: the most recent calls come first."""
-    try:
-        lines = path.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[:TRACE_LINES])
+        timed_out = launch.launch_timeout if launch.ended else None
+        return examine_loss(self._folder, launch.task, exit_code, timed_out)

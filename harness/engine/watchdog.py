@@ -1,0 +1,55 @@
+"""Ends a worker process whose check makes no progress, and leaves a traceback behind."""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+REARM = 0.1
+"""Share of its time that a stage may lose to a watchdog armed for the stage before it."""
+
+
+class Watch:
+    """Armed for each stage; fires even while C code holds the interpreter."""
+
+    def __init__(self, seconds: float, trace: IO[bytes] | None) -> None:
+        self._seconds = seconds
+        self._trace = trace
+        self._armed = -math.inf
+
+    def arm(self) -> None:
+        """Begin to count anew. Arming costs a thread, so it is not done for every launch."""
+        now = time.monotonic()
+        if self._trace is not None and now - self._armed > REARM * self._seconds:
+            self._armed = now
+            faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._trace)
+
+    def disarm(self) -> None:
+        self._armed = -math.inf
+        if self._trace is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def watchdog(seconds: float | None, path: Path) -> Iterator[Watch]:
+    """A watch over stages of `seconds` each; None watches nothing, in a process not ours to end.
+
+    A hang and a fatal signal write their traceback to `path`, which is gone where neither came.
+    """
+    if seconds is None:
+        yield Watch(math.inf, None)
+        return
+    with path.open("wb") as trace:
+        faulthandler.enable(trace, all_threads=False)
+        watch = Watch(seconds, trace)
+        try:
+            yield watch
+        finally:
+            watch.disarm()
+            faulthandler.disable()
+    path.unlink(missing_ok=True)
