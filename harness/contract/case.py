@@ -147,6 +147,12 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
                 )
         if self.layout.evicted and self.shape.window is None:
             raise ValueError("layout.evicted needs a window: without one every prefix key is read")
+        lanes = min(self.shape.head_dim, self.shape.v_head_dim)
+        if self.layout.num_slots > 1 << lanes:
+            raise ValueError(
+                f"layout.num_slots is {self.layout.num_slots}: with {lanes} lanes a head at most "
+                f"{1 << lanes} slots can be told apart by their contents"
+            )
         needed = self.pages_needed * self.layout.page_size
         if needed > self.layout.num_slots:
             raise ValueError(
