@@ -79,6 +79,33 @@ def test_hypothesis_own_provider_is_changed_by_them(tmp_path):
     assert company["given"] != plain["given"]
 
 
+SHRINK = """
+import contextlib, sys
+from hypothesis import given
+from treeproof.generate.cases import cases
+from treeproof.generate.profiles import settings_of
+from treeproof.generate.provider import no_constants
+@settings_of("ci", 200)
+@given(cases())
+def fails(case):
+    assert len(case.requests) == 1 or case.requests[1].prefix_len < 150
+with no_constants() if sys.argv[1] == "without" else contextlib.nullcontext():
+    try:
+        fails()
+    except AssertionError:
+        print("shrunk")
+"""
+
+
+@pytest.mark.parametrize(("constants", "folder"), [("without", False), ("with", True)])
+def test_shrinking_without_constants_leaves_no_folder_behind(tmp_path, constants, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", SHRINK, constants], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "shrunk", done.stderr
+    assert (tmp_path / ".hypothesis").exists() == folder
+
+
 def test_a_ci_environment_and_another_copy_of_the_package_change_nothing(here, tmp_path):
     folder = tmp_path / "installed"
     shutil.copytree(Path(treeproof.__file__).parent, folder / "treeproof")

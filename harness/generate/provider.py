@@ -11,6 +11,9 @@ drawn in processes that have different modules loaded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 
 BACKEND = "treeproof"
@@ -43,3 +46,18 @@ class UniformProvider(HypothesisProvider):
 
 
 AVAILABLE_PROVIDERS[BACKEND] = f"{__name__}.UniformProvider"
+
+
+@contextmanager
+def no_constants() -> Iterator[None]:
+    """Hypothesis's own provider takes no constants either while this lasts.
+
+    It is the one that shrinks a failing example, whatever the setting `backend`. Where it looks for
+    constants, it moreover caches them in a `.hypothesis` folder, database or not.
+    """
+    own = HypothesisProvider._maybe_draw_constant
+    HypothesisProvider._maybe_draw_constant = UniformProvider._maybe_draw_constant  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        HypothesisProvider._maybe_draw_constant = own  # type: ignore[method-assign]
