@@ -1,8 +1,11 @@
-"""Backend `cascade`: one pass over the prefix that all rows share, one over each row's own suffix.
+"""Backend `cascade`: one pass over the prefix that all rows share, one over each row's own list.
 
-The prefix is read through a page table (page_table, cache_seqlens); the suffix of a row, its
+The shared prefix is read through a page table (page_table, cache_seqlens); what is left of a row, its
 ancestors and itself, is a list of slots (kv_indptr, kv_indices). The two partial results are merged
 by their log-sum-exp.
+
+Under a sliding window rows begin at different prefix keys, so only whole pages that every row still
+sees are shared; the keys before them come first in the rows' lists, and kv_start cuts each list.
 """
 
 from __future__ import annotations
@@ -31,26 +34,32 @@ _GATHERED = 1 << 22
         "cache_seqlens",
         "kv_indptr",
         "kv_indices",
+        "kv_start",
+        "seq_lens",
     },
-    # Rows of one request share the prefix pass, so they cannot differ in where their windows begin.
-    capabilities=Capabilities(windows=False, nan_safe=True),
+    capabilities=Capabilities(nan_safe=True),
     numerics=Numerics(p="float32", partial="float32", merges=1),
 )
 class Cascade:
     """Tree attention as prefix attention merged with ancestor attention."""
 
     def build(self, c: Candidates) -> VerifyInput:
-        """Suffix lists grow from parent to child: a child's list is its parent's and its own slot."""
+        """Lists grow from parent to child: a child's list is its parent's and its own slot."""
         rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
         bonus, drafted = c.bonus_tokens.tolist(), c.draft_token.tolist()
-        own_slots, suffixes, tokens, positions = [], [], [], []
-        width, links = max(rows), []
+        own_slots, listed, starts, tokens, positions = [], [], [], [], []
+        width, links, shared = max(rows), [], []
         for b, (count, real, prefix) in enumerate(zip(rows, nodes, prefix_lens, strict=True)):
             slots = c.req_to_token[c.request_slots[b], prefix : prefix + real].tolist()
             lists = _suffixes(c, b, slots)
             padding = count - real
+            first_key = [_first_key(c, prefix + len(suffix) - 1) for suffix in lists]
+            low, high = min(first_key), _shared_from(c, prefix, max(first_key))
+            head = c.req_to_token[c.request_slots[b], low:high].tolist()
+            shared.append(high)
             own_slots += slots + [c.kv.pad_slot] * padding
-            suffixes += lists + [slots[:1]] * padding
+            listed += [head + suffix for suffix in lists] + [slots[:1]] * padding
+            starts += [key - low for key in first_key] + [0] * padding
             tokens += [bonus[b], *drafted[b][: real - 1]] + [0] * padding
             positions += [prefix + len(suffix) - 1 for suffix in lists] + [0] * padding
             links.append(_links(lists, width))
@@ -59,8 +68,7 @@ class Cascade:
             list(range(i, i + n)) + [-1] * (width - n) for i, n in zip(first, nodes, strict=False)
         ]
         parents, next_token, next_sibling = torch.tensor(links, device=device).unbind(1)
-        page = c.kv.page_size
-        pages = -(-max(prefix_lens) // page)
+        shared_from = torch.tensor(shared, device=device)
         return VerifyInput(
             draft_token=torch.tensor(tokens, device=device),
             positions=torch.tensor(positions, device=device),
@@ -77,10 +85,11 @@ class Cascade:
             retrieve_next_token=next_token,
             retrieve_next_sibling=next_sibling,
             retrieve_parent_token=parents,
-            kv_indptr=torch.tensor([0, *accumulate(map(len, suffixes))], device=device),
-            kv_indices=torch.tensor([s for suffix in suffixes for s in suffix], device=device),
-            page_table=c.req_to_token[c.request_slots, : pages * page : page] // page,
-            cache_seqlens=c.seq_lens,
+            kv_indptr=torch.tensor([0, *accumulate(map(len, listed))], device=device),
+            kv_indices=torch.tensor([slot for slots in listed for slot in slots], device=device),
+            kv_start=torch.tensor(starts, device=device),
+            page_table=_page_table(c, shared_from),
+            cache_seqlens=c.seq_lens - shared_from,
         )
 
     def attend(
@@ -104,7 +113,7 @@ class Cascade:
                     x.shape.score_scale,
                 )
         out, lse = merge(prefix, prefix_lse, suffix, suffix_lse)
-        names = ("page_table", "cache_seqlens", "kv_indptr", "kv_indices")
+        names = ("page_table", "cache_seqlens", "kv_indptr", "kv_indices", "kv_start")
         return Attended(
             out=out.flatten(1, 2).to(q.dtype),
             lse=lse.flatten(1, 2),
@@ -119,9 +128,9 @@ class Cascade:
         index, tokens = [], []
         for first, end in pairwise(rows):
             child: dict[tuple[int, int], int] = {}
-            for row in range(first, end):
+            for row in range(first + 1, end):
                 suffix = slots[bounds[row] : bounds[row + 1]]
-                if len(suffix) > 1:
+                if len(suffix) > 1:  # not a padded row
                     child.setdefault((suffix[-2], drafted[row]), row)
             path = [first]
             while len(path) < width:
@@ -156,7 +165,7 @@ class Cascade:
         k_cache[front], v_cache[front] = k_rows, v_rows
         requests = torch.arange(len(accepted.tokens), device=front.device)
         return Committed(
-            seq_lens=_built(x.cache_seqlens) + accepted.accept_len,
+            seq_lens=x.seq_lens + accepted.accept_len,
             next_root=accepted.tokens[requests, accepted.accept_len - 1],
         )
 
@@ -179,9 +188,30 @@ def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[T
 def _built(table: Tensor | None) -> Tensor:
     if table is None:
         raise ValueError(
-            "page_table, cache_seqlens, kv_indptr and kv_indices are needed, and one was not built"
+            "page_table, cache_seqlens, kv_indptr, kv_indices and kv_start are needed, and one was not built"
         )
     return table
+
+
+def _first_key(c: Candidates, index: int) -> int:
+    """First logical index that the query at `index` sees."""
+    return 0 if c.shape.window is None else max(0, index - c.shape.window + 1)
+
+
+def _shared_from(c: Candidates, prefix: int, last_first_key: int) -> int:
+    """Start of the first whole page of the prefix that every row sees; `prefix` if there is none."""
+    page = c.kv.page_size
+    return min(prefix, -(-last_first_key // page) * page)
+
+
+def _page_table(c: Candidates, shared_from: Tensor) -> Tensor:
+    """(B, pages) of the shared part of each prefix; cells past its end are whatever comes there."""
+    page = c.kv.page_size
+    pages = -(-int((c.seq_lens - shared_from).max()) // page)
+    column = shared_from[:, None] + page * torch.arange(pages, device=shared_from.device)
+    # Shorter requests run past the table.
+    column = column.clamp(max=c.req_to_token.shape[1] - 1)
+    return c.req_to_token[c.request_slots[:, None], column] // page
 
 
 def _suffixes(c: Candidates, b: int, slots: list[int]) -> list[list[int]]:
@@ -240,8 +270,8 @@ def _suffix_pass(
     x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Every row reads its own list; out (T, Hkv, G, Dv) and lse (T, Hkv, G)."""
-    indptr, indices = _built(x.kv_indptr), _built(x.kv_indices)
-    lengths = indptr[1:] - indptr[:-1]
+    begin, indices = _built(x.kv_indptr)[:-1] + _built(x.kv_start), _built(x.kv_indices)
+    lengths = _built(x.kv_indptr)[1:] - begin
     longest = int(lengths.max())
     chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
     out = q.new_empty(*q.shape[:3], v_cache.shape[2])
@@ -251,7 +281,7 @@ def _suffix_pass(
         own = slice(first, first + chunk)
         listed = step < lengths[own, None]  # (chunk, longest)
         # Past the end of a list its first slot is named again, and its weight is 0.
-        slots = indices[indptr[:-1][own, None] + step * listed]
+        slots = indices[begin[own, None] + step * listed]
         keys, values = k_cache[slots].float(), v_cache[slots].float()  # (chunk, longest, Hkv, D)
         scores = q[own] @ keys.permute(0, 2, 3, 1) * x.shape.score_scale
         scores = scores.masked_fill(~listed[:, None, None], float("-inf"))
