@@ -18,7 +18,7 @@ def case_of(prefixes, *, tokens=(), shared=0, dtype="float32", seed=3, spread=1.
         Request(tree=tree, row_of_node=(0, 2, 1), prefix_len=p, prefix_tokens=tokens[:p])
         for p in prefixes
     )
-    heads = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 8} | shape
+    heads = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 32, "v_head_dim": 16} | shape
     return VerifyCase(
         requests=requests,
         shape=AttentionShape(dtype=dtype, **heads),
@@ -85,11 +85,11 @@ def test_normal_numbers_are_the_sum_of_four_pieces_with_variance_one():
 
 def test_logical_data_has_the_shapes_and_dtype_of_the_case():
     data = logical_data(case_of((3, 0), dtype="bfloat16"))
-    assert [tuple(t.shape) for t in data.q] == [(3, 4, 16)] * 2
-    assert [tuple(t.shape) for t in data.k_prefix] == [(3, 2, 16), (0, 2, 16)]
-    assert [tuple(t.shape) for t in data.v_prefix] == [(3, 2, 8), (0, 2, 8)]
-    assert [tuple(t.shape) for t in data.k_tree] == [(3, 2, 16)] * 2
-    assert [tuple(t.shape) for t in data.v_tree] == [(3, 2, 8)] * 2
+    assert [tuple(t.shape) for t in data.q] == [(3, 4, 32)] * 2
+    assert [tuple(t.shape) for t in data.k_prefix] == [(3, 2, 32), (0, 2, 32)]
+    assert [tuple(t.shape) for t in data.v_prefix] == [(3, 2, 16), (0, 2, 16)]
+    assert [tuple(t.shape) for t in data.k_tree] == [(3, 2, 32)] * 2
+    assert [tuple(t.shape) for t in data.v_tree] == [(3, 2, 16)] * 2
     tensors = [t for field in vars(data).values() for t in field]
     assert {t.dtype for t in tensors} == {torch.bfloat16}
 
@@ -110,7 +110,7 @@ def test_no_two_tensors_share_a_number_by_accident():
 
 
 def test_a_longer_prefix_keeps_the_numbers_of_the_shorter_one():
-    # 3,000 keys of 2 x 16 numbers are several hash blocks; 10 keys are one.
+    # 3,000 keys of 2 x 32 numbers are several hash blocks; 10 keys are one.
     long, short = logical_data(case_of((3000,))), logical_data(case_of((10,)))
     assert torch.equal(long.k_prefix[0][:10], short.k_prefix[0])
     assert torch.equal(long.v_prefix[0][:10], short.v_prefix[0])

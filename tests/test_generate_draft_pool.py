@@ -19,7 +19,7 @@ def pool_for(*trees):
     requests = tuple(
         Request(tree=tree, row_of_node=tuple(range(len(tree))), prefix_len=0) for tree in trees
     )
-    shape = AttentionShape(num_q_heads=1, num_kv_heads=1, head_dim=8, v_head_dim=8)
+    shape = AttentionShape(num_q_heads=1, num_kv_heads=1, head_dim=16, v_head_dim=16)
     layout = KVLayout(page_size=1, num_slots=8192)
     return draft_pool(VerifyCase(requests=requests, shape=shape, layout=layout))
 

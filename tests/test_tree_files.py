@@ -247,6 +247,12 @@ def test_cases_hold_a_ledger_and_their_ids_follow_the_seed(drawn):
     assert not {case.id for case in other} & {case.id for case in drawn}
 
 
+def test_very_long_prefixes_come_with_heads_that_tell_the_slots_apart():
+    found = cases_of(served()[:4], (131_072,) * 8, seed=0)
+    assert {case.requests[0].prefix_len for case in found} == {131_072}
+    assert {case.shape.window is None for case in found} == {True, False}
+
+
 def test_another_prefix_leaves_the_cases_before_it_alone(drawn):
     shorter = cases_of(served()[:2], PREFIXES[:2], seed=0)
     assert [case.id for case in shorter] == [drawn[i].id for i in (0, 1, 4, 5)]

@@ -180,7 +180,7 @@ def _case(turn: _Turn, named: NamedTree, prefix: int) -> VerifyCase:
     tokens = tokens_of(named.parents, turn.pick("tokens", TOKEN_LAWS), salt)
     tree = CandidateTree(tokens, named.parents)
     windowed = turn.pick("window", (False, True))
-    group = turn.pick("group", _able(len(tree), windowed))
+    group = turn.pick("group", _able(len(tree), prefix, windowed))
     window = None
     if windowed:
         window = _width(turn.pick("width", WINDOW_CLASSES), prefix, max(tree.depth))
@@ -203,11 +203,15 @@ def _case(turn: _Turn, named: NamedTree, prefix: int) -> VerifyCase:
     )
 
 
-def _able(rows: int, windowed: bool) -> list[ShapeGroup]:
+def _able(rows: int, prefix: int, windowed: bool) -> list[ShapeGroup]:
+    # A cache of two requests and some pages more; small heads tell only so many slots apart.
+    slots = 2 * (rows + prefix) + 1024
     return [
         group
         for group in _MODERATE
-        if group.windowed == windowed and (group.most_rows is None or rows <= group.most_rows)
+        if group.windowed == windowed
+        and (group.most_rows is None or rows <= group.most_rows)
+        and slots <= 1 << min(group.head_dim, group.v_head_dim)
     ]
 
 
