@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treeproof.api import check as check
+    from treeproof.assertion import assert_tree_attention as assert_tree_attention
     from treeproof.backends.reference.store import store_kv as store_kv
     from treeproof.contract.capabilities import Capabilities as Capabilities
     from treeproof.contract.capabilities import Numerics as Numerics
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from treeproof.contract.inputs import VerifyInput as VerifyInput
     from treeproof.contract.registry import register as register
     from treeproof.contract.tree import CandidateTree as CandidateTree
+    from treeproof.engine.summary import Run as Run
+    from treeproof.made_tests import make_tests as make_tests
+    from treeproof.step import check_step as check_step
+    from treeproof.violated import TreeAttentionError as TreeAttentionError
 
 __version__ = "0.1.0"
 
@@ -44,9 +50,15 @@ _HOME = {
     "MaskMode": "treeproof.contract.case",
     "Numerics": "treeproof.contract.capabilities",
     "Request": "treeproof.contract.case",
+    "Run": "treeproof.engine.summary",
+    "TreeAttentionError": "treeproof.violated",
     "VerifyCase": "treeproof.contract.case",
     "VerifyInput": "treeproof.contract.inputs",
     "Window": "treeproof.contract.case",
+    "assert_tree_attention": "treeproof.assertion",
+    "check": "treeproof.api",
+    "check_step": "treeproof.step",
+    "make_tests": "treeproof.made_tests",
     "register": "treeproof.contract.registry",
     "store_kv": "treeproof.backends.reference.store",
 }

@@ -1,0 +1,152 @@
+"""One report a pytest session: matrix, distinct failures, and no pass where all was skipped."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from treeproof.contract.event import Finished
+from treeproof.contract.wire import write_atomically
+from treeproof.engine.run_folder import BackendMeta, RunMeta
+from treeproof.pytest_run import PytestRun
+
+ATTRIBUTE = "treeproof"
+"""Of the reports of our items: what they say to the process that reports."""
+
+ALL_SKIPPED = "all treeproof tests were skipped, so nothing was checked"
+
+
+@dataclass
+class Reporter:
+    """Lives in the process that reports: the only one, or the one that distributes the tests."""
+
+    run: PytestRun
+    ran: int = 0
+    """Items marked `treeproof` that were not skipped."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Reasons, and how many items gave them."""
+    backends: dict[str, BackendMeta] = field(default_factory=dict)
+    unregistered: set[str] = field(default_factory=set)
+    """Backends that no command line finds."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """First failing item of each backend."""
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def nothing_checked(self) -> bool:
+        return bool(self.skipped) and not self.ran
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        said = getattr(report, ATTRIBUTE, None)
+        if said is None:
+            return
+        self._count(report)
+        for plain in said:
+            backend = msgspec.convert(plain, BackendMeta)
+            if not backend.reference:  # no command line finds it: its failing item is run again
+                self.unregistered.add(backend.name)
+                backend = msgspec.structs.replace(backend, reference=backend.name)
+            if self.backends.get(backend.name) != backend:
+                self.backends[backend.name] = backend
+                self._write_meta()  # early: a session that is killed leaves a run that reads
+            if report.failed:
+                self.failed.setdefault(backend.name, report.nodeid)
+
+    def _count(self, report: pytest.TestReport) -> None:
+        if (
+            report.failed
+            or (report.when == "call" and not report.skipped)
+            or (report.skipped and hasattr(report, "wasxfail"))
+        ):
+            self.ran += 1
+        elif report.skipped:
+            where = report.longrepr
+            reason = str(where[2] if isinstance(where, tuple) else where)
+            reason = reason.removeprefix("Skipped: ")
+            self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def _write_meta(self) -> None:
+        from treeproof.engine.beginning import versions
+
+        settings = self.run.settings()
+        meta = RunMeta(
+            started=self.started.isoformat(timespec="seconds"),
+            settings={**settings.as_builtins(), "backends": list(self.backends)},
+            seed=settings.seed,
+            device=settings.device,
+            device_name=platform.processor() or platform.machine(),
+            backends=tuple(self.backends.values()),
+            command=tuple(sys.argv),
+            versions=versions(),
+            platform=platform.platform(),
+        )
+        self.run.folder.make()
+        body = msgspec.json.format(msgspec.json.encode(meta))
+        write_atomically(self.run.folder.meta_path, body + b"\n")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.nothing_checked and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.backends:
+            from treeproof.engine.representatives import keep_failures
+
+            found = self.read()
+            keep_failures(found, self.run.settings(), store=None, saved=())
+            seconds = time.monotonic() - self.run.started
+            self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
+
+    def read(self) -> Any:
+        """The run as its folder has it. A backend whose process died is known by its events alone."""
+        from treeproof.contract.event import Checked
+        from treeproof.engine.summary import Run
+
+        events = self.run.folder.read_events()
+        names = {event.backend for event in events if isinstance(event, Checked)}
+        for name in sorted(names - set(self.backends)):
+            self.backends[name] = BackendMeta(reference=name, name=name)
+        self._write_meta()
+        return Run.read(self.run.folder.path)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.backends and not self.nothing_checked:
+            return
+        terminalreporter.section("treeproof")
+        if self.backends:
+            failed = {name: item for name, item in self.failed.items() if name in self.unregistered}
+            for line in summary_lines(self.read(), failed):
+                terminalreporter.write_line(line)
+        if self.nothing_checked:
+            for reason, count in self.skipped.items():
+                terminalreporter.write_line(f"{count} skipped: {reason}")
+            terminalreporter.write_line(f"✗ {ALL_SKIPPED}", red=True, bold=True)
+
+
+def summary_lines(run: Any, failed: Mapping[str, str]) -> Iterator[str]:
+    """The matrix, what was not judged and why, the figures, and each distinct failure once.
+
+    `failed` has the failing item of backends that can be run again in no other way.
+    """
+    from treeproof.reports.console import printable
+    from treeproof.reports.matrix import matrix_lines, reason_lines
+    from treeproof.reports.terminal import figures, last_words, replay_command
+
+    for line in (*matrix_lines(run), *reason_lines(run)):
+        yield printable(line.plain)
+    yield from (printable(line) for line in figures(run) if not line.startswith("events"))
+    for group in run.failures:
+        yield ""
+        yield printable(
+            f"✗ {group.backend}  {group.identity}: {group.kind}: {group.failure.message}"
+        )
+        item = failed.get(group.backend)
+        yield replay_command(run, group) if item is None else shlex.join(["pytest", item])
+    yield from (printable(line.plain) for line in last_words(run))

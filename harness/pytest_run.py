@@ -1,0 +1,90 @@
+"""The run that one pytest session is: settings, seed, and the folder its processes share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treeproof.config import read_folder, run_settings
+from treeproof.contract.event import Event
+from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+
+if TYPE_CHECKING:
+    from treeproof.contract.case import VerifyCase
+    from treeproof.engine.settings import RunSettings
+
+ANEW = "nightly"
+"""The profile that draws with a new seed where none is given."""
+
+current: ContextVar[PytestRun | None] = ContextVar("current", default=None)
+"""Set by the plug-in for the length of a session; None where it is switched off."""
+
+
+@dataclass
+class PytestRun:
+    """Settings come in layers, later ones win: defaults, configuration file, ini, the arguments of
+    `make_tests`, command line. `name` and `new_seed` are the same in all processes of a session."""
+
+    root: Path
+    """Where the run's folder goes, unless `run_dir` is given."""
+    below: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that the configuration file and the ini file set."""
+    above: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that the command line sets."""
+    name: str = ""
+    new_seed: int = field(default_factory=lambda: secrets.randbits(32))
+    writer: str = "pytest"
+    """Process, in the name of its events file; empty: events are not written down."""
+    marks: bool = True
+    """The plug-in is there and has registered its marker."""
+    started: float = field(default_factory=time.monotonic)
+    noted: dict[str, BackendMeta] = field(default_factory=dict)
+    """Backends that the test at hand has tried to load, by name."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+    def settings(self, made: Mapping[str, Any] | None = None) -> RunSettings:
+        """Settings of a test that `make_tests` was given `made` for. Backends are its own affair."""
+        layers = [self.below, made or {}, self.above, {"backends": ("pytest",)}]
+        settings = run_settings(*layers)
+        if settings.profile == ANEW and not any("seed" in layer for layer in layers):
+            return replace(settings, seed=self.new_seed)
+        return settings
+
+    @property
+    def folder(self) -> RunFolder:
+        """Not made before something is written into it."""
+        given = self.settings().run_dir
+        return RunFolder(given or self.root / ".treeproof" / "runs" / self.name)
+
+    def record(self, *events: Event) -> None:
+        if self.writer:
+            folder = self.folder
+            folder.make()
+            for event in events:
+                append_event(folder.events_path(f"{self.writer}-{os.getpid()}"), event)
+
+    def note(self, backend: BackendMeta) -> None:
+        self.noted[backend.name] = backend
+
+    def keep(self, case: VerifyCase) -> None:
+        """Write a case down before it is launched: a process that dies leaves it behind."""
+        if self.writer and not self.folder.case_path(case.id).exists():
+            self.folder.write_case(case)
+
+
+def current_run() -> PytestRun:
+    """The session's run; one of its own, which writes no events, where the plug-in is off."""
+    run = current.get()
+    if run is None:
+        run = PytestRun(Path.cwd(), below=read_folder(Path.cwd()), writer="", marks=False)
+        current.set(run)
+    return run
