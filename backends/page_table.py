@@ -97,7 +97,11 @@ class PageTable:
                     q[own].float(), slots, listed, k_cache, v_cache, x.shape.score_scale
                 )
                 read.append(slots[listed])
-        declared = {"kv_indptr": pad(reach.cumsum(0), (1, 0)), "kv_indices": torch.cat(read)}
+        declared = {
+            "kv_indptr": pad(reach.cumsum(0), (1, 0)),
+            "kv_indices": torch.cat(read),
+            "kv_start": torch.zeros_like(reach),  # what is declared is cut already
+        }
         return Attended(out=out, lse=lse, declared=declared)
 
     def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
