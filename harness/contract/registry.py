@@ -65,9 +65,10 @@ def register(
     `consumes` names the `VerifyInput` tensors that are read; all others reach the backend as
     garbage. `requires` names packages that must be importable, `module` or `module=how to install`.
 
-    The backend belongs to the module that calls `register`; calling it again from there replaces
-    it. Raises BackendError where a name, stage or field is not one of the accepted, or where the
-    name is that of an installed backend or of another module's.
+    The backend belongs to the module or file that calls `register`. A module that is run again
+    replaces its own; each content of a file is a name space of its own. Raises BackendError where a
+    name, stage or field is not one of the accepted, or where the name is that of an installed
+    backend, of another module's, or given twice in one file.
     """
     home = sys._getframe(1).f_globals
 
@@ -95,6 +96,8 @@ def _add(backend: Backend, module: str, file: str) -> None:
             f"backend name {name!r} is taken by the installed {installed}: choose another"
         )
     if module.startswith(_FILE_MODULE):
+        if name in _by_file[module]:
+            raise BackendError(f"backend name {name!r} is registered twice in {file}")
         _by_file[module][name] = replace(backend, source=f"{file}:{name}")
         return
     source = f"{module}:{name}"
@@ -121,7 +124,7 @@ def entry_points() -> Mapping[str, str]:
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
     # Where a name is given twice, the last one stands: no package replaces a backend of ours.
     ours_last = sorted(found, key=lambda point: point.module.startswith("treeproof."))
-    return dict(sorted((point.name, point.module) for point in ours_last))
+    return dict(sorted({point.name: point.module for point in ours_last}.items()))
 
 
 def load(reference: str) -> Backend:

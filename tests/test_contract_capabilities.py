@@ -1,0 +1,217 @@
+"""What a backend declares: checked when it is declared, and each limit refuses what it says."""
+
+import msgspec
+import pytest
+
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.case import (
+    AttentionShape,
+    KVLayout,
+    MaskLayout,
+    MaskMode,
+    Request,
+    VerifyCase,
+    Window,
+)
+from treeproof.contract.tree import CandidateTree
+
+PAIR = CandidateTree(tokens=(5, 6, 7), parents=(-1, 0, 0))
+CHAIN = CandidateTree(tokens=(5, 6, 7), parents=(-1, 0, 1))
+# Pairs, of which three nodes of depth 2 go on: a draft of topk 3.
+BUSHY = CandidateTree(tokens=tuple(range(10)), parents=(-1, 0, 0, 1, 1, 2, 2, 3, 4, 5))
+
+
+def request(tree: CandidateTree = PAIR, *rows: int, prefix: int = 4, pad_rows: int = 0) -> Request:
+    order = rows or tuple(range(len(tree)))
+    return Request(tree=tree, row_of_node=order, prefix_len=prefix, pad_rows=pad_rows)
+
+
+def case(*requests: Request, mode: MaskMode = MaskMode.FULL_MASK, **shape: object) -> VerifyCase:
+    given = {"num_q_heads": 4, "num_kv_heads": 4, "head_dim": 64, "v_head_dim": 32} | shape
+    return VerifyCase(
+        requests=requests or (request(),),
+        shape=AttentionShape(**given),  # type: ignore[arg-type]
+        layout=KVLayout(page_size=2, num_slots=64),
+        mask=MaskLayout(mode=mode),
+    )
+
+
+WINDOW = Window(width=3)
+LIMITS: list[tuple[dict[str, object], VerifyCase, VerifyCase, str]] = [
+    ({"max_topk": 1}, case(request(CHAIN)), case(), "topk 2"),
+    ({"max_topk": 2}, case(), case(request(), request(BUSHY)), "topk 3"),
+    ({"max_rows": 3}, case(), case(request(), request(pad_rows=1)), "4 rows in a request"),
+    (
+        {"row_order": "parent-first"},
+        case(request(CHAIN)),
+        case(request(CHAIN, 0, 2, 1)),
+        "rows that are not parent-first",
+    ),
+    (
+        {"row_order": "parent-first"},
+        # Node 3, below node 1, comes before node 2: depth-first is parent-first.
+        case(request(CandidateTree((5, 6, 7, 8), (-1, 0, 0, 1)), 0, 1, 3, 2)),
+        case(request(), request(CandidateTree((5, 6, 7, 8), (-1, 0, 0, 1)), 0, 3, 1, 2)),
+        "rows that are not parent-first",
+    ),
+    (
+        {"row_order": "breadth-first"},
+        case(request(PAIR, 0, 2, 1)),
+        case(request(CandidateTree((5, 6, 7, 8), (-1, 0, 0, 1)), 0, 1, 3, 2)),
+        "rows that are not breadth-first",
+    ),
+    (
+        {"same_tree": True},
+        case(request(), request(prefix=9)),
+        case(request(), request(CHAIN)),
+        "different trees in one batch",
+    ),
+    (
+        {"same_tree": True},
+        case(request(PAIR, 0, 2, 1), request(PAIR, 0, 2, 1)),
+        case(request(), request(PAIR, 0, 2, 1)),
+        "different trees in one batch",
+    ),
+    (
+        {"ragged": False},
+        case(request(), request(CHAIN)),
+        case(request(), request(BUSHY)),
+        "ragged rows",
+    ),
+    ({"ragged": False}, case(), case(request(), request(pad_rows=1)), "ragged rows"),
+    ({"pad_rows": False}, case(), case(request(), request(pad_rows=2)), "padded rows"),
+    ({"empty_prefix": False}, case(), case(request(), request(prefix=0)), "empty prefix"),
+    ({"windows": False}, case(), case(visibility=WINDOW), "a sliding window"),
+    (
+        {"min_window": 4},
+        case(visibility=Window(width=4)),
+        case(visibility=WINDOW),
+        "a sliding window of 3 keys",
+    ),
+    ({"full": False}, case(visibility=WINDOW), case(), "no sliding window"),
+    ({"gqa": False}, case(), case(num_kv_heads=2), "grouped query heads"),
+    ({"rotary": False}, case(), case(rotary=10000.0), "rotary embedding"),
+    ({"dtypes": {"float32"}}, case(), case(dtype="float16"), "dtype float16"),
+    ({"head_dims": {32, 64}}, case(), case(head_dim=128), "head dims 128 and 32"),
+    ({"head_dims": {64}}, case(v_head_dim=64), case(), "head dims 64 and 32"),
+    (
+        {"page_sizes": {1, 2}},
+        case(),
+        msgspec.structs.replace(case(), layout=KVLayout(page_size=16, num_slots=64)),
+        "page size 16",
+    ),
+    (
+        {"mask_modes": {"FULL_MASK", "QLEN_ONLY"}},
+        case(mode=MaskMode.QLEN_ONLY),
+        case(mode=MaskMode.QLEN_ONLY_BITPACKING),
+        "mask mode QLEN_ONLY_BITPACKING",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("limit", "inside", "outside", "reason"),
+    LIMITS,
+    ids=[f"{next(iter(limit))}-{reason}" for limit, _, _, reason in LIMITS],
+)
+def test_each_limit_refuses_what_it_says_and_nothing_else_does(
+    limit: dict[str, object], inside: VerifyCase, outside: VerifyCase, reason: str
+) -> None:
+    limited = Capabilities(**limit)  # type: ignore[arg-type]
+    assert limited.refusal(inside, "cpu") is None
+    assert limited.refusal(outside, "cpu") == reason
+    assert Capabilities().refusal(outside, "cpu") is None
+
+
+def test_every_limit_is_in_the_table() -> None:
+    no_limits = {"nan_safe", "stores_kv", "deterministic", "devices"}
+    assert {name for limit, *_ in LIMITS for name in limit} | no_limits == {
+        info.name for info in msgspec.structs.fields(Capabilities)
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "reason"),
+    [
+        ({"cpu"}, "cpu", None),
+        ({"cpu"}, "cuda:1", "device cuda"),
+        ({"cuda"}, "cuda:1", None),
+        ({"cuda"}, "cuda", None),
+        ({"cuda"}, "cpu", "device cpu"),
+    ],
+)
+def test_devices_are_told_apart_by_kind(devices: set[str], device: str, reason: str | None) -> None:
+    assert Capabilities(devices=devices).refusal(case(), device) == reason  # type: ignore[arg-type]
+
+
+def test_what_a_backend_promises_refuses_nothing() -> None:
+    promises = Capabilities(nan_safe=True, stores_kv=False, deterministic=False)
+    for _, inside, outside, _ in LIMITS:
+        assert promises.refusal(inside, "cpu") is None
+        assert promises.refusal(outside, "cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_topk": 0}, "max_topk: Expected `int` >= 1"),
+        ({"max_rows": True}, "max_rows: Expected `int | null`, got `bool`"),
+        ({"min_window": 0}, "min_window: Expected `int` >= 1"),
+        (
+            {"row_order": "sorted"},
+            "row_order is 'sorted': accepted are any, parent-first, breadth-first",
+        ),
+        ({"windows": 1}, "windows: Expected `bool`, got `int`"),
+        (
+            {"dtypes": {"bf16"}},
+            "dtypes is {'bf16'}: accepted are sets of float32, bfloat16, float16",
+        ),
+        (
+            {"dtypes": "float32"},
+            "dtypes is 'float32': accepted are sets of float32, bfloat16, float16",
+        ),
+        ({"devices": {"tpu"}}, "devices is {'tpu'}: accepted are sets of cpu, cuda"),
+        ({"head_dims": {0}}, "head_dims[0]: Expected `int` >= 1"),
+        ({"page_sizes": 16}, "page_sizes: Expected `array | null`, got `int`"),
+        (
+            {"mask_modes": {"FULL"}},
+            "mask_modes is {'FULL'}: accepted are sets of FULL_MASK, QLEN_ONLY, "
+            "QLEN_ONLY_BITPACKING",
+        ),
+    ],
+)
+def test_a_limit_that_no_case_can_meet_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        Capabilities(**fields)  # type: ignore[arg-type]
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"p": "bf16"}, "p is 'bf16': accepted are input, float32, bfloat16, float16"),
+        ({"acc": "float64"}, "acc is 'float64': accepted are input, float32, bfloat16, float16"),
+        ({"partial": None}, "partial is None: accepted are input, float32, bfloat16, float16"),
+        ({"merges": -1}, "merges: Expected `int` >= 0"),
+        ({"merges": 65}, "merges: Expected `int` <= 64"),
+        ({"merges": 1.0}, "merges: Expected `int`, got `float`"),
+    ],
+)
+def test_a_rounding_that_is_not_known_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        Numerics(**fields)  # type: ignore[arg-type]
+    assert str(refusal.value) == message
+
+
+def test_a_set_changed_afterwards_changes_no_limit() -> None:
+    pages = {1, 2}
+    limited = Capabilities(page_sizes=pages)
+    pages.add(16)
+    assert limited.page_sizes == {1, 2}
+    assert hash(limited) == hash(Capabilities(page_sizes=frozenset({1, 2})))
+
+
+def test_mask_modes_are_those_of_cases() -> None:
+    assert Capabilities(mask_modes=set(MaskMode.__members__)).mask_modes == {  # type: ignore[arg-type]
+        mode.name for mode in MaskMode
+    }
