@@ -46,34 +46,27 @@ class Cascade:
     def build(self, c: Candidates) -> VerifyInput:
         """Lists grow from parent to child: a child's list is its parent's and its own slot."""
         rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
-        bonus, drafted = c.bonus_tokens.tolist(), c.draft_token.tolist()
-        own_slots, listed, starts, tokens, positions = [], [], [], [], []
-        width, links, shared = max(rows), [], []
-        for b, (count, real, prefix) in enumerate(zip(rows, nodes, prefix_lens, strict=True)):
+        own_slots, listed, starts, positions = [], [], [], []
+        qo_indptr, width, links, shared = [0, *accumulate(rows)], max(rows), [], []
+        paddings = [count - real for count, real in zip(rows, nodes, strict=True)]
+        for b, (real, padding, prefix) in enumerate(zip(nodes, paddings, prefix_lens, strict=True)):
             slots = c.req_to_token[c.request_slots[b], prefix : prefix + real].tolist()
-            lists = _suffixes(c, b, slots)
-            padding = count - real
-            first_key = [_first_key(c, prefix + len(suffix) - 1) for suffix in lists]
-            low, high = min(first_key), _shared_from(c, prefix, max(first_key))
-            head = c.req_to_token[c.request_slots[b], low:high].tolist()
-            shared.append(high)
+            suffixes = _suffixes(c, b, slots)
+            head, first_key, shared_from = _heads(c, b, prefix, suffixes)
+            shared.append(shared_from)
             own_slots += slots + [c.kv.pad_slot] * padding
-            listed += [head + suffix for suffix in lists] + [slots[:1]] * padding
-            starts += [key - low for key in first_key] + [0] * padding
-            tokens += [bonus[b], *drafted[b][: real - 1]] + [0] * padding
-            positions += [prefix + len(suffix) - 1 for suffix in lists] + [0] * padding
-            links.append(_links(lists, width))
-        device, first = c.seq_lens.device, [0, *accumulate(rows)]
-        index = [
-            list(range(i, i + n)) + [-1] * (width - n) for i, n in zip(first, nodes, strict=False)
-        ]
-        parents, next_token, next_sibling = torch.tensor(links, device=device).unbind(1)
-        shared_from = torch.tensor(shared, device=device)
+            listed += [head + suffix for suffix in suffixes] + [slots[:1]] * padding
+            starts += first_key + [0] * padding
+            positions += [prefix + len(suffix) - 1 for suffix in suffixes] + [0] * padding
+            links.append(_links(suffixes, qo_indptr[b], width))
+        device = c.seq_lens.device
+        index, parents, next_token, next_sibling = torch.tensor(links, device=device).unbind(1)
+        shared_key = torch.tensor(shared, device=device)
         return VerifyInput(
-            draft_token=torch.tensor(tokens, device=device),
+            draft_token=_tokens(c, nodes, paddings),
             positions=torch.tensor(positions, device=device),
             seq_lens=c.seq_lens,
-            qo_indptr=torch.tensor(first, device=device),
+            qo_indptr=torch.tensor(qo_indptr, device=device),
             out_cache_loc=torch.tensor(own_slots, device=device),
             request_slots=c.request_slots,
             req_to_token=c.req_to_token,
@@ -81,15 +74,15 @@ class Cascade:
             spec_steps=c.spec_steps,
             shape=c.shape,
             kv=c.kv,
-            retrieve_index=torch.tensor(index, device=device),
+            retrieve_index=index,
             retrieve_next_token=next_token,
             retrieve_next_sibling=next_sibling,
             retrieve_parent_token=parents,
             kv_indptr=torch.tensor([0, *accumulate(map(len, listed))], device=device),
             kv_indices=torch.tensor([slot for slots in listed for slot in slots], device=device),
             kv_start=torch.tensor(starts, device=device),
-            page_table=_page_table(c, shared_from),
-            cache_seqlens=c.seq_lens - shared_from,
+            page_table=_page_table(c, shared_key),
+            cache_seqlens=c.seq_lens - shared_key,
         )
 
     def attend(
@@ -193,15 +186,28 @@ def _built(table: Tensor | None) -> Tensor:
     return table
 
 
-def _first_key(c: Candidates, index: int) -> int:
-    """First logical index that the query at `index` sees."""
-    return 0 if c.shape.window is None else max(0, index - c.shape.window + 1)
+def _tokens(c: Candidates, nodes: list[int], paddings: list[int]) -> Tensor:
+    """(T,) root and drafted tokens of each request, 0 on padding."""
+    bonus, drafted = c.bonus_tokens.tolist(), c.draft_token.tolist()
+    tokens = []
+    for b, (real, padding) in enumerate(zip(nodes, paddings, strict=True)):
+        tokens += [bonus[b], *drafted[b][: real - 1], *[0] * padding]
+    return torch.tensor(tokens, device=c.bonus_tokens.device)
 
 
-def _shared_from(c: Candidates, prefix: int, last_first_key: int) -> int:
-    """Start of the first whole page of the prefix that every row sees; `prefix` if there is none."""
-    page = c.kv.page_size
-    return min(prefix, -(-last_first_key // page) * page)
+def _heads(
+    c: Candidates, b: int, prefix: int, suffixes: list[list[int]]
+) -> tuple[list[int], list[int], int]:
+    """Prefix slots that only some rows see, each row's first entry among them, and their end.
+
+    From the end on, at a whole page or at `prefix`, every row sees the prefix: that part is shared.
+    """
+    page, window = c.kv.page_size, c.shape.window or prefix + len(suffixes)
+    first_key = [max(0, prefix + len(suffix) - window) for suffix in suffixes]
+    low = min(first_key)
+    shared_from = min(prefix, -(-max(first_key) // page) * page)
+    head = c.req_to_token[c.request_slots[b], low:shared_from].tolist()
+    return head, [key - low for key in first_key], shared_from
 
 
 def _page_table(c: Candidates, shared_from: Tensor) -> Tensor:
@@ -232,8 +238,8 @@ def _suffixes(c: Candidates, b: int, slots: list[int]) -> list[list[int]]:
     return suffixes
 
 
-def _links(suffixes: list[list[int]], width: int) -> tuple[list[int], list[int], list[int]]:
-    """(parents, next_token, next_sibling) of one request's rows, -1 padded to `width`."""
+def _links(suffixes: list[list[int]], first: int, width: int) -> list[list[int]]:
+    """index, parents, next_token and next_sibling of one request's rows, -1 padded to `width`."""
     row_of_slot = {suffix[-1]: row for row, suffix in enumerate(suffixes)}
     parents, next_token, next_sibling = [-1] * width, [-1] * width, [-1] * width
     youngest: dict[int, int] = {}
@@ -245,7 +251,8 @@ def _links(suffixes: list[list[int]], width: int) -> tuple[list[int], list[int],
             else:
                 next_token[parent] = row
             youngest[parent] = row
-    return parents, next_token, next_sibling
+    index = [*range(first, first + len(suffixes)), *[-1] * (width - len(suffixes))]
+    return [index, parents, next_token, next_sibling]
 
 
 def _pages(cache: Tensor, pages: Tensor, page_size: int) -> Tensor:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from treeproof.backends.reference.accept import accept
-from treeproof.backends.reference.build import build
-from treeproof.backends.reference.commit import commit
-from treeproof.backends.reference.select import select
+from treeproof.backends.reference.accept import accept as accept
+from treeproof.backends.reference.build import build as build
+from treeproof.backends.reference.commit import commit as commit
+from treeproof.backends.reference.select import select as select
 from treeproof.contract.inputs import (
     Accepted,
     Candidates,

@@ -24,10 +24,7 @@ def build(c: Candidates) -> VerifyInput:
     rows, nodes = c.num_rows.tolist(), c.num_nodes.tolist()
     prefix_lens = c.seq_lens.tolist()
     qo_indptr = [0, *accumulate(rows)]
-    selected, parent_list = c.selected_index.tolist(), c.parent_list.tolist()
-    parents = [
-        parent_rows(selected[b][: nodes[b] - 1], parent_list[b], c.topk) for b in range(len(rows))
-    ]
+    parents = _parents(c, nodes)
     walks = [upward_walks(p, c.spec_steps) for p in parents]
     offsets = write_mask(c, walks, prefix_lens, rows)
     positions = _positions(walks, prefix_lens, rows)
@@ -55,6 +52,15 @@ def build(c: Candidates) -> VerifyInput:
         cache_seqlens=tables.cache_seqlens,
         **_link_tables(parents, qo_indptr, max(rows), device),
     )
+
+
+def _parents(c: Candidates, nodes: list[int]) -> list[list[int]]:
+    return [
+        parent_rows(selected[: real - 1], parent_list, c.topk)
+        for selected, parent_list, real in zip(
+            c.selected_index.tolist(), c.parent_list.tolist(), nodes, strict=True
+        )
+    ]
 
 
 def _positions(walks: list[list[list[int]]], prefix_lens: list[int], rows: list[int]) -> list[int]:
