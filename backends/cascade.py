@@ -59,15 +59,14 @@ class Cascade:
             starts += first_key + [0] * padding
             positions += [prefix + len(suffix) - 1 for suffix in suffixes] + [0] * padding
             links.append(_links(suffixes, qo_indptr[b], width))
-        device = c.seq_lens.device
-        index, parents, next_token, next_sibling = torch.tensor(links, device=device).unbind(1)
-        shared_key = torch.tensor(shared, device=device)
+        index, parents, next_token, next_sibling = c.seq_lens.new_tensor(links).unbind(1)
+        shared_key = c.seq_lens.new_tensor(shared)
         return VerifyInput(
             draft_token=_tokens(c, nodes, paddings),
-            positions=torch.tensor(positions, device=device),
+            positions=c.seq_lens.new_tensor(positions),
             seq_lens=c.seq_lens,
-            qo_indptr=torch.tensor(qo_indptr, device=device),
-            out_cache_loc=torch.tensor(own_slots, device=device),
+            qo_indptr=c.seq_lens.new_tensor(qo_indptr),
+            out_cache_loc=c.seq_lens.new_tensor(own_slots),
             request_slots=c.request_slots,
             req_to_token=c.req_to_token,
             topk=c.topk,
@@ -78,9 +77,9 @@ class Cascade:
             retrieve_next_token=next_token,
             retrieve_next_sibling=next_sibling,
             retrieve_parent_token=parents,
-            kv_indptr=torch.tensor([0, *accumulate(map(len, listed))], device=device),
-            kv_indices=torch.tensor([slot for slots in listed for slot in slots], device=device),
-            kv_start=torch.tensor(starts, device=device),
+            kv_indptr=c.seq_lens.new_tensor([0, *accumulate(map(len, listed))]),
+            kv_indices=c.seq_lens.new_tensor([slot for slots in listed for slot in slots]),
+            kv_start=c.seq_lens.new_tensor(starts),
             page_table=_page_table(c, shared_key),
             cache_seqlens=c.seq_lens - shared_key,
         )
