@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import CaseDrawn, Reduced
+from treeproof.contract.layout import KVLayout
+from treeproof.contract.shape import AttentionShape
 from treeproof.contract.tree import CandidateTree
 from treeproof.contract.wire import Reproducer, decode_reproducer
 from treeproof.engine.replay import Outcome, replay
@@ -98,6 +100,17 @@ def test_a_crash_is_reduced_across_the_workers_it_costs() -> None:
     assert len(found.losses) == 1  # those of the reducer's own trials are not counted
 
 
+def test_a_hang_is_reduced_too() -> None:
+    write_backend(f"while {FORKED}:\n    time.sleep(0.1)\nreturn []")
+    tree = CandidateTree((0, 1, 2, 3), (-1, 0, 0, 1))
+    request = Request(tree=tree, row_of_node=(0, 1, 2, 3), prefix_len=0)
+    case = replace(big_case(1), requests=(request,))
+    found = check("run", [case], workers=1, launch_timeout=1.0)
+    (group,) = found.failures
+    assert group.key == ("mine", "contract", "hang")
+    assert found.folder.read_case(group.case).requests[0].tree == THREE_ROWS
+
+
 def test_a_failure_that_does_not_come_again_is_kept_as_it_was_and_said_so() -> None:
     flaky = (
         "if os.path.exists('seen'):\n    return []\nopen('seen', 'w').close()\n"
@@ -115,13 +128,11 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_was_and_said_so() -> N
 
 
 def test_a_fault_of_treeproof_on_a_smaller_case_costs_no_reduction_and_is_said() -> None:
-    own_fault = "if case.shape.head_dim == 8:\n    raise KeyError('own fault')"
-    two_heads = LEAK.replace(" if ", " if case.shape.num_q_heads > 1 and ")
-    write_backend(f"{own_fault}\n{two_heads}")
+    write_backend(f"if case.seed == 0:\n    raise KeyError('own fault')\n{LEAK}")
     found = check("run", [big_case(1)])
     (group,) = found.failures
     smallest = found.folder.read_case(group.case)
-    assert (len(smallest.requests[0].tree), smallest.shape.head_dim) == (3, 16)
+    assert (len(smallest.requests[0].tree), smallest.seed) == (3, 1)
     assert found.exit_code == 4
     assert found.finished is not None
     assert "own fault" in found.finished.reason

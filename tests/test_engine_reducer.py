@@ -6,15 +6,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from treeproof.contract.case import (
-    AttentionShape,
-    KVLayout,
-    MaskLayout,
-    MaskMode,
-    Request,
-    VerifyCase,
-    Window,
-)
+from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.layout import KVLayout, MaskLayout, MaskMode
+from treeproof.contract.shape import AttentionShape, Window
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine import simplify
 from treeproof.engine.reducer import Reduction, reduce
@@ -265,3 +259,19 @@ def test_shared_pages_and_more_pages_are_found_room_for() -> None:
     assert case.pages_needed == 6
     apart = simplify.with_layout(case, shared_prefix=0)
     assert (apart.layout.num_slots, apart.layout.shared_prefix) == (160, 0)
+
+
+def test_few_lanes_do_not_stand_in_the_way() -> None:
+    """8 lanes tell 256 slots apart, so heads shrink only once the cache has."""
+    case = random_case(4)
+    shape = replace(case.shape, head_dim=16, v_head_dim=16)
+    case = replace(case, shape=shape)
+
+    def fails(case: VerifyCase) -> bool:
+        return case.layout.order == "shuffled" and some_tree(depth_of_6)(case)
+
+    assert fails(case)
+    reduction = reduce(case, fails)
+    assert reduction.complete
+    assert [len(r.tree) for r in reduction.case.requests] == [7]
+    assert (reduction.case.shape.head_dim, reduction.case.layout.num_slots) == (8, 8)

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked, Event, WorkerLost
+from treeproof.contract.layout import KVLayout
 from treeproof.contract.registry import BackendError
+from treeproof.contract.shape import AttentionShape
 from treeproof.contract.tree import CandidateTree
 from treeproof.contract.wire import read_case_file
 from treeproof.engine import worker_pool

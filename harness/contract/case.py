@@ -170,14 +170,7 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
     @property
     def pages_needed(self) -> int:
         """Pages that the requests own together, the pad page included where there is one."""
-        page = self.layout.page_size
-        pages = 1 if self.layout.pad_slot == 0 else 0
-        for b, request in enumerate(self.requests):
-            columns = request.prefix_len + request.num_nodes
-            pages += -(-columns // page)
-            if b:
-                pages -= self.layout.shared_prefix // page
-        return pages
+        return pages_needed(self.requests, self.layout)
 
     @cached_property
     def id(self) -> str:
@@ -196,3 +189,14 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
         for request in self.requests:
             indptr.append(indptr[-1] + request.num_rows)
         return tuple(indptr)
+
+
+def pages_needed(requests: tuple[Request, ...], layout: KVLayout) -> int:
+    """Pages that these requests own together, the pad page included where there is one."""
+    page = layout.page_size
+    pages = 1 if layout.pad_slot == 0 else 0
+    for b, request in enumerate(requests):
+        pages += -(-(request.prefix_len + request.num_nodes) // page)
+        if b:
+            pages -= layout.shared_prefix // page
+    return pages

@@ -15,14 +15,9 @@ from typing import Any
 from msgspec import ValidationError
 from msgspec.structs import replace
 
-from treeproof.contract.case import (
-    AttentionShape,
-    Full,
-    MaskLayout,
-    MaskMode,
-    Request,
-    VerifyCase,
-)
+from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.layout import MaskLayout, MaskMode
+from treeproof.contract.shape import AttentionShape, Full
 from treeproof.engine import simplify
 
 Edit = Callable[[VerifyCase], VerifyCase]
@@ -112,7 +107,7 @@ class _Search:
 
 def _plain(case: VerifyCase) -> VerifyCase:
     """All that is not requests, nodes and prefix at its simplest, in one step."""
-    return simplify.simplest_layout(simplify.simplest_shape(simplify.simplest_rows(case)))
+    return simplify.simplest_shape(simplify.simplest_layout(simplify.simplest_rows(case)))
 
 
 def _on(b: int, edit: Callable[..., Request], *arguments: Any) -> Edit:

@@ -66,7 +66,8 @@ def reduce_failures(
         try:
             ask = partial(pool.ask, seat, by_name[group.backend], abandoned=over)
             timeout = min(settings.launch_timeout, LAUNCH_SECONDS)
-            ask = partial(ask, launch_timeout=timeout)
+            dies = group.failure.severity != "wrong" and settings.device_kind == "cpu"
+            ask = partial(ask, launch_timeout=timeout, expendable=dies)
             trial = _Trial(group, ask, columns, deadline, own_faults)
             return trial.smallest(run.folder.read_case(group.case))
         finally:
@@ -159,7 +160,7 @@ class _Trial:
             self._own_faults.append(error)
             return None
         if isinstance(outcome, Done):
-            return outcome.checks[0]
+            return outcome.checks[0] if outcome.checks else None
         if outcome is None or outcome.blamed is None:
             return None
         return events_of_loss(outcome, tuple(c for c in COLUMNS if c in identities))[1]

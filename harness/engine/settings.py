@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from treeproof.contract.case import DTYPES
 from treeproof.contract.failure import COLUMNS
+from treeproof.contract.shape import DTYPES
 
 PROFILES = ("quick", "ci", "gpu", "nightly")
 MOST_WORKERS = 16

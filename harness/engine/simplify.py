@@ -11,15 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from treeproof.contract.case import (
-    MAX_SLOTS,
-    Full,
-    KVLayout,
-    MaskLayout,
-    Request,
-    VerifyCase,
-    Window,
-)
+from treeproof.contract.case import Request, VerifyCase, pages_needed
+from treeproof.contract.layout import KVLayout, MaskLayout
+from treeproof.contract.shape import Full, Window
 from treeproof.contract.tree import CandidateTree
 
 
@@ -137,25 +131,26 @@ def with_layout(case: VerifyCase, **changes: Any) -> VerifyCase:
 
 def smallest_cache(case: VerifyCase) -> VerifyCase:
     """No slot more than the requests need."""
-    slots = max(1, case.pages_needed) * case.layout.page_size
+    slots = case.pages_needed * case.layout.page_size
     pad = min(case.layout.page_table_pad, slots - 1)
     return replace(case, layout=replace(case.layout, num_slots=slots, page_table_pad=pad))
 
 
 def simplest_layout(case: VerifyCase) -> VerifyCase:
     """Pages of one slot in logical order, nothing shared, nothing evicted, no slot to spare."""
-    plain = KVLayout(page_size=1, num_slots=MAX_SLOTS)
-    return smallest_cache(replace(case, layout=plain))
+    pages = pages_needed(case.requests, KVLayout(page_size=1, num_slots=1))
+    return replace(case, layout=KVLayout(page_size=1, num_slots=pages))
 
 
 def simplest_shape(case: VerifyCase) -> VerifyCase:
-    """One head of eight lanes in float32, all keys visible, no rotary embedding."""
+    """One head in float32, all keys visible, no rotary embedding; as few lanes as there may be."""
+    lanes = next(d for d in (8, 16, 32) if case.layout.num_slots <= 1 << d)
     return with_shape(
         case,
         num_q_heads=1,
         num_kv_heads=1,
-        head_dim=8,
-        v_head_dim=8,
+        head_dim=lanes,
+        v_head_dim=lanes,
         dtype="float32",
         rotary=None,
         visibility=Full(),
@@ -176,15 +171,13 @@ def _fitted(case: VerifyCase, **changes: Any) -> VerifyCase:
     layout = changes.get("layout", case.layout)
     page = layout.page_size
     shortest = min(request.prefix_len for request in requests)
-    roomy = replace(
+    layout = replace(
         layout,
-        num_slots=MAX_SLOTS // page * page,
         shared_prefix=min(layout.shared_prefix, shortest) // page * page,
         evicted=layout.evicted and shape.window is not None,
     )
-    roomy_case = replace(case, **{**changes, "layout": roomy})
-    slots = max(layout.num_slots, roomy_case.pages_needed * page)
-    return replace(roomy_case, layout=replace(roomy, num_slots=slots))
+    slots = max(layout.num_slots, pages_needed(requests, layout) * page)
+    return replace(case, **{**changes, "layout": replace(layout, num_slots=slots)})
 
 
 def _roomy(layout: KVLayout, changes: dict[str, Any]) -> KVLayout:

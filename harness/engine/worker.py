@@ -6,6 +6,8 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ from treeproof.engine.watchdog import Watch, watchdog
 
 DEAD_CONTEXT = 86
 """Exit code of a worker that gives up its place because its device takes no more work."""
+
+SURVIVED, FAULTY = 84, 85
+"""Exit codes of a child of `outlive`: the check ended well, or treeproof itself failed."""
 
 _suspected: set[str] = set()
 """Devices on which something failed in this process: looked at before each further check."""
@@ -119,6 +124,29 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
         in_flight.close()
 
 
+def outlive(task: Task, settings: WorkerSettings) -> int:
+    """Check in a forked child, which may die at a fiftieth of what a worker's death costs.
+
+    Returns the child's exit code, negative for a signal; SURVIVED where the check came to its end.
+    Not for CUDA, whose contexts do not survive a fork.
+    """
+    importlib.import_module(settings.checker)  # before the fork, so that no child has to
+    for meta in task.backends:
+        load(meta.reference)
+    child = os.fork()
+    if child == 0:
+        try:
+            check(task, settings)
+        except InternalError:
+            os._exit(FAULTY)
+        finally:
+            os._exit(SURVIVED)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == FAULTY:
+        check(task, settings)  # to say what it was
+    return code
+
+
 def _check_one(
     task: Task,
     meta: BackendMeta,
@@ -135,15 +163,14 @@ def _check_one(
         os._exit(DEAD_CONTEXT)
     enter("load")
     checker: Any = importlib.import_module(settings.checker)
-    if settings.watched and settings.device == "cpu" and "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
     options = checker.CheckOptions(
         device=settings.device,
         profile=settings.profile,
         identities=task.identities,
         in_flight=enter,
     )
-    checked: Checked = checker.check_case(task.case, load(meta.reference), options)
+    with _one_thread(settings.device):
+        checked: Checked = checker.check_case(task.case, load(meta.reference), options)
     watch.disarm()
     if task.writer:
         append_event(events, checked)
@@ -151,6 +178,21 @@ def _check_one(
     if checked.failures and settings.device != "cpu":
         _suspected.add(settings.device)
     return checked
+
+
+@contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    """On the CPU a check runs on one thread, so that its sums are the same in every process."""
+    torch = sys.modules.get("torch")
+    if torch is None or device != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _context_is_dead(device: str) -> bool:

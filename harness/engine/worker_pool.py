@@ -109,16 +109,20 @@ class WorkerPool:
         *,
         launch_timeout: float,
         abandoned: threading.Event,
+        expendable: bool = False,
     ) -> Done | Lost | None:
         """Check a case on one worker and wait for it, recording nothing; None once abandoned.
 
-        Asked again where the worker ended before it began.
+        Asked again where the worker ended before it began. `expendable`: the check is likely to
+        kill its process, so a child of the worker does it and an outcome `Done` has no checks.
         """
         outcome: Done | Lost | None = None
         for _ in range(MOST_TRIES):
             if abandoned.is_set():
                 return None
-            launch = self._launch(seat, case, (backend,), identities, "", launch_timeout)
+            launch = self._launch(
+                seat, case, (backend,), identities, "", launch_timeout, expendable
+            )
             outcome = None
             while outcome is None and not abandoned.is_set():
                 wait({launch.future}, TICK)
@@ -140,19 +144,25 @@ class WorkerPool:
         identities: frozenset[str],
         writer: str,
         launch_timeout: float | None = None,
+        expendable: bool = False,
     ) -> _Launch:
         task = Task(next(self._numbers), case, backends, identities, writer)
         settings = self._settings
         if launch_timeout is not None:
             settings = replace(settings, launch_timeout=launch_timeout)
-        future = seat.submit(worker.check, task, settings)
+        function = worker.outlive if expendable else worker.check
+        future = seat.submit(function, task, settings)
         return _Launch(task, seat, future, settings.launch_timeout)
 
     def _outcome(self, launch: _Launch) -> Done | Lost | None:
         if launch.future.done():
             error = launch.future.exception()
             if error is None:
-                return Done(launch.task, tuple(launch.future.result()))
+                result: list[Checked] | int = launch.future.result()
+                if not isinstance(result, int):
+                    return Done(launch.task, tuple(result))
+                survived = result == worker.SURVIVED
+                return Done(launch.task, ()) if survived else self._lost(launch, result)
             if isinstance(error, ProcessExpired | BrokenProcessPool):
                 return self._lost(launch, getattr(error, "exitcode", None))
             raise error
