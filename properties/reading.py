@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -12,28 +11,24 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
-from treeproof.properties.expected import Reads, expected_reads
+from treeproof.properties.expected import expected_reads
 from treeproof.properties.probes.launch import AttendCall
-from treeproof.properties.probes.spike import Aim, hits
 from treeproof.properties.probes.tomography import channels, weigh
 from treeproof.properties.scene import Scene
 from treeproof.properties.visibility import (
     FOREIGN,
     Counts,
     Reading,
-    column_name,
     column_of_slot,
     judge,
     row_name,
-    wrong_places,
 )
 
 _COLUMNS_A_CHANNEL = {"float32": 4096, "float16": 128, "bfloat16": 16}
 """How many keys may share a channel: their count must come out within 0.3 after the output's
 rounding (2u relative), so 0.15 / u: 1,258,291, 307 and 38, and less is asked for."""
 
-_SCREEN = 211  # address words of the screen's hash and of the sampled hidden keys
-_HIDDEN = 223
+_SCREEN = 211  # address word of the screen's hash
 
 
 @dataclass(frozen=True)
@@ -169,67 +164,3 @@ def judge_measured(scene: Scene, measured: Measured) -> list[Failure]:
                 )
             )  # fmt: skip
     return failures
-
-
-@lru_cache(maxsize=4)
-def aims_of(scene: Scene, complete: bool) -> list[tuple[Aim, int, int, int, bool]]:
-    """(aim, request, row, column, visible) for all visible tree keys, prefix edges, some hidden."""
-    case = scene.case
-    aims = []
-    for b, request in enumerate(case.requests):
-        columns, prefix = scene.ledger.columns[b], request.prefix_len
-        for row, read in enumerate(expected_reads(request, case.shape.window)):
-            seen = [prefix + r for r in sorted(read.rows)]
-            seen += sorted({c for c in (read.first, prefix - 1) if read.first <= c < prefix})
-            hidden = _hidden(case, b, row, read, complete)
-            flat = case.qo_indptr[b] + row
-            for column in (*seen, *hidden):
-                if columns[column] >= 0:
-                    visible = read.has(column)
-                    aims.append((Aim(flat, columns[column]), b, row, column, visible))
-    return aims
-
-
-def _hidden(case: VerifyCase, b: int, row: int, read: Reads, complete: bool) -> list[int]:
-    request = case.requests[b]
-    rows = [r for r in range(request.num_nodes) if r not in read.rows]
-    if not complete and len(rows) > 2:
-        near = min(rows, key=lambda r: (abs(r - row), r))
-        other = rows[address_hash(case.seed, _HIDDEN, b, row) % len(rows)]
-        rows = sorted({near, other})
-    hidden = [request.prefix_len + r for r in rows]
-    if 0 < read.first <= request.prefix_len and case.shape.window is not None:
-        hidden.append(read.first - 1)
-    return hidden
-
-
-def judge_spike(
-    attend: AttendCall, scene: Scene, x: VerifyInput, measured: Measured, *, complete: bool
-) -> list[Failure]:
-    """Failures that spike shows where tomography (`measured`) saw nothing wrong."""
-    aims = aims_of(scene, complete)
-    results = hits(attend, scene, x, [aim for aim, *_ in aims])
-    known = set().union(*(wrong_places(scene.case, r) for r in measured.readings))
-    failures: list[Failure] = []
-    for (_, b, row, column, visible), hit in zip(aims, results, strict=True):
-        if hit == visible or (b, row, column) in known:
-            continue
-        request = scene.case.requests[b]
-        name = f"{row_name(request, row)}"
-        if visible:
-            kind = "wrong-key"
-            message = (
-                f"{name} does not find {column_name(request, column)} by its key: "
-                "K and V of it are not read from the same place, or not at all"
-            )
-        else:
-            kind = "finds-hidden-key"
-            message = f"{name} finds {column_name(request, column)}, which it must not read"
-        failures.append(
-            Failure(
-                identity="visibility", kind=kind, evidence="measured", stage="attend",
-                request=b, row=row, column=column, message=message,
-                expected="found" if visible else "not found", actual="found" if hit else "not found",
-            )
-        )  # fmt: skip
-    return failures[:24]

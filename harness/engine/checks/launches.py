@@ -19,10 +19,11 @@ from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble, tensors_of
 from treeproof.properties import contract, kv, output, position
 from treeproof.properties.declared import tree_block
+from treeproof.properties.pairing import judge_pairing
 from treeproof.properties.probes import random_data
 from treeproof.properties.probes.clock import read_clock
 from treeproof.properties.probes.launch import AttendCall, Contents, Launched, launch
-from treeproof.properties.reading import judge_measured, judge_spike, measure
+from treeproof.properties.reading import judge_measured, measure
 from treeproof.properties.violation import Violation, contract_failure
 from treeproof.properties.visibility import recover_parents
 
@@ -231,7 +232,7 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
         recover_parents(tree_block(reading, trial.scene)) for reading in trial.measured.readings
     )
     trial.recover("visibility", "measured", "parents", parents)
-    failures += judge_spike(attend, trial.scene, seen, trial.measured, complete=complete)
+    failures += judge_pairing(attend, trial.scene, seen, trial.measured, complete=complete)
     trial.judged("visibility", "measured", "attend", failures)
 
 

@@ -1,0 +1,131 @@
+"""Measured visibility, second half: K and V of every key are read from the same place.
+
+The chorus screens all rows and keys in a few launches; where a row's answer is off, the spike asks
+for its keys one by one and names them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import VerifyInput
+from treeproof.properties.expected import expected_reads, read_matrix
+from treeproof.properties.probes.chorus import listen
+from treeproof.properties.probes.launch import AttendCall
+from treeproof.properties.probes.spike import Aim, hits
+from treeproof.properties.reading import Measured, prefix_edges
+from treeproof.properties.scene import Scene
+from treeproof.properties.visibility import column_name, row_name, wrong_places
+
+_ROWS_NAMED = 8
+"""Rows whose keys are asked for one by one; a kernel that is wrong everywhere says no more."""
+
+
+def judge_pairing(
+    attend: AttendCall, scene: Scene, x: VerifyInput, measured: Measured, *, complete: bool
+) -> list[Failure]:
+    """Failures where tomography (`measured`) saw nothing wrong. `complete` asks for every key."""
+    tagged, visible, keys = _expected(scene)
+    right = listen(attend, scene, x, tagged, visible, keys)
+    known = set().union(*(wrong_places(scene.case, r) for r in measured.readings))
+    blamed = {(b, row) for b, row, _ in known}
+    suspects = [flat for flat in scene.real if not right[flat] and scene.rows[flat] not in blamed]
+    asked = scene.real if complete else tuple(suspects[:_ROWS_NAMED])
+    failures = _name(attend, scene, x, asked, known)
+    named = {(f.request, f.row) for f in failures}
+    for flat in suspects:
+        b, row = scene.rows[flat]
+        if (b, row) not in named:
+            message = (
+                f"{row_name(scene.case.requests[b], row)} mixes keys and values: what answers to a "
+                "group of keys is not the mean of their values"
+            )
+            failures.append(_failure("wrong-key", b, row, None, message))
+    return failures[:24]
+
+
+@lru_cache(maxsize=4)
+def _expected(scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
+    """(num_slots,) bool tagged; (T, num_slots) reads of tagged slots; (T,) number of all reads."""
+    case, ledger = scene.case, scene.ledger
+    tagged = torch.zeros(case.layout.num_slots, dtype=torch.bool)
+    visible = torch.zeros(len(scene.rows), case.layout.num_slots, dtype=torch.float64)
+    keys = torch.zeros(len(scene.rows), dtype=torch.float64)
+    for b in range(len(case.requests)):
+        tagged[list(ledger.row_slots(b))] = True
+        tagged[[ledger.columns[b][c] for c in prefix_edges(case, b)]] = True
+    held = tagged.numpy()
+    for b, request in enumerate(case.requests):
+        first, rows = read_matrix(request, case.shape.window)
+        columns = np.array(ledger.columns[b], dtype=np.int64)
+        prefix, tree = columns[: request.prefix_len], columns[request.prefix_len :]
+        start = case.qo_indptr[b]
+        own = slice(start, start + request.num_nodes)
+        block = visible[own].numpy()
+        edge = np.flatnonzero((prefix >= 0) & held[prefix])
+        block[:, prefix[edge]] = edge[None, :] >= first[:, None]
+        block[:, tree] = rows
+        visible[own] = torch.from_numpy(block)
+        keys[own] = torch.from_numpy(request.prefix_len - first + rows.sum(1)).double()
+    return tagged.to(scene.device), visible.to(scene.device), keys.to(scene.device)
+
+
+def _name(
+    attend: AttendCall,
+    scene: Scene,
+    x: VerifyInput,
+    asked: tuple[int, ...],
+    known: set[tuple[int, int, int]],
+) -> list[Failure]:
+    """Ask the rows for every key of the tree and the ends of the prefix, one at a time."""
+    case = scene.case
+    places: list[tuple[Aim, int, int, int, bool]] = []
+    for flat in asked:
+        b, row = scene.rows[flat]
+        request, columns = case.requests[b], scene.ledger.columns[b]
+        read = expected_reads(request, case.shape.window)[row]
+        tree = range(request.prefix_len, request.prefix_len + request.num_nodes)
+        edges = (c for c in prefix_edges(case, b))
+        for column in (*edges, *tree):
+            if columns[column] >= 0 and (b, row, column) not in known:
+                aim = Aim(flat, columns[column])
+                places.append((aim, b, row, column, read.has(column)))
+    if not places:
+        return []
+    results = hits(attend, scene, x, [aim for aim, *_ in places])
+    failures = []
+    for (_, b, row, column, seen), hit in zip(places, results, strict=True):
+        if hit != seen:
+            request = case.requests[b]
+            name, key = row_name(request, row), column_name(request, column)
+            if seen:
+                message = (
+                    f"{name} does not find {key} by its key: K and V of it are not read from the "
+                    "same place, or not at all"
+                )
+                failures.append(_failure("wrong-key", b, row, column, message))
+            else:
+                message = f"{name} finds {key}, which it must not read"
+                failures.append(_failure("finds-hidden-key", b, row, column, message))
+    return failures
+
+
+def _failure(kind: str, b: int, row: int, column: int | None, message: str) -> Failure:
+    expected = "found" if kind == "wrong-key" else "not found"
+    return Failure(
+        identity="visibility",
+        kind=kind,
+        evidence="measured",
+        stage="attend",
+        request=b,
+        row=row,
+        column=column,
+        message=message,
+        expected=expected,
+        actual="not found" if kind == "wrong-key" else "found",
+    )

@@ -1,0 +1,117 @@
+"""Probe 2, chorus: keys of one group answer a query together, so one launch asks about all of them.
+
+Every tagged slot belongs to one of G groups, drawn anew for each launch and KV head. Its K is the
+group's row of a Hadamard matrix, tiled over the lanes, so groups are exactly orthogonal; its V is a
+code of its own. A query is one group's row made large: the output is the mean of the V codes of the
+visible keys of that group, and of nothing else. A kernel that scores one slot and reads another, or
+lets a hidden key in, changes a mean. Keys that are not tagged hold zeros.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from treeproof.contract.inputs import VerifyInput
+from treeproof.generate.data import hash_tensor
+from treeproof.properties.bound import UNIT_ROUNDOFF
+from treeproof.properties.probes.codes import sign_codes
+from treeproof.properties.probes.launch import AttendCall, Contents, launch
+from treeproof.properties.scene import Scene
+
+_GAP = 40.0
+"""Score of the asked group above all others, which then weigh below 1e-13 at 10,000 keys."""
+
+_DRAWINGS = 2
+"""Independent drawings of the groups: two keys that share a group in one part in the other."""
+
+_WORD = 419  # address word of the drawings
+
+
+def tolerance(dtype: str) -> float:
+    """Rounding of weights, of their sum and of the output, all of numbers up to 1; and 1e-3 spare.
+
+    One key more or less among m moves some lane of the mean by about 1 / (m + 1).
+    """
+    return 4 * UNIT_ROUNDOFF[dtype] + 1e-3
+
+
+def listen(
+    attend: AttendCall, scene: Scene, x: VerifyInput, tagged: Tensor, visible: Tensor, keys: Tensor
+) -> list[bool]:
+    """Ask every group of every drawing; True for each row of the launch whose means were all right.
+
+    `tagged` (num_slots,) bool: slots with a key to be asked about. `visible` (T, num_slots) float64:
+    1 where the row must read the slot. `keys` (T,) float64: all keys the row must read.
+    """
+    shape = scene.case.shape
+    groups = 8 if shape.num_q_heads >= 4 else 4
+    v_code = sign_codes(
+        scene.case.layout.num_slots, shape.num_kv_heads, shape.v_head_dim, 2, scene.device
+    )
+    # Untagged keys answer nothing; memory that nobody holds answers loudly.
+    v = torch.where((tagged | ~scene.owned)[:, None, None], v_code, 0.0)
+    size = _query_size(shape.head_dim // groups * groups, shape.score_scale)
+    off = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
+    kv_head = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
+    for drawing in range(_DRAWINGS):
+        member = _members(scene, groups, drawing)  # (num_slots, Hkv)
+        k = _keys(member, groups, shape.head_dim)
+        k = torch.where((tagged | ~scene.owned)[:, None, None], k, 0.0)
+        for first in range(0, groups, shape.num_q_heads):
+            asked = (first + torch.arange(shape.num_q_heads, device=scene.device)) % groups
+            q = _keys(asked, groups, shape.head_dim) * size
+            contents = Contents(
+                q.expand(len(scene.rows), -1, -1).to(scene.dtype).contiguous(),
+                k.to(scene.dtype),
+                v.to(scene.dtype),
+                k[0].to(scene.dtype),
+                -v[0].to(scene.dtype),
+            )
+            done = launch(attend, scene, x, contents, "chorus")
+            wanted = _means(member, asked, kv_head, v, visible, keys)
+            difference = (done.attended.out.double() - wanted).abs().flatten(1).amax(1)
+            off = torch.maximum(off, difference)
+    return (off <= tolerance(shape.dtype)).tolist()
+
+
+def _members(scene: Scene, groups: int, drawing: int) -> Tensor:
+    """(num_slots, Hkv) group of each slot."""
+    slots = torch.arange(scene.case.layout.num_slots)[:, None]
+    heads = torch.arange(scene.case.shape.num_kv_heads)
+    drawn = hash_tensor(scene.case.seed, _WORD, drawing, slots, heads)
+    return (drawn % groups).to(scene.device)
+
+
+def _keys(group: Tensor, groups: int, head_dim: int) -> Tensor:
+    """(..., head_dim) float32: row `group` of the Hadamard matrix, tiled; left-over lanes are 0."""
+    lane = torch.arange(head_dim, device=group.device)
+    common = group[..., None] & (lane % groups)
+    parity = (common ^ (common >> 1) ^ (common >> 2)) & 1
+    return torch.where(lane < head_dim // groups * groups, 1.0 - 2.0 * parity, 0.0)
+
+
+def _query_size(lanes: int, scale: float) -> float:
+    """Power of two that gives the asked group a score of at least _GAP."""
+    return 2.0 ** math.ceil(math.log2(_GAP / (lanes * scale)))
+
+
+def _means(
+    member: Tensor, asked: Tensor, kv_head: Tensor, v: Tensor, visible: Tensor, keys: Tensor
+) -> Tensor:
+    """(T, Hq, Dv) float64: mean V of the visible members of the asked group.
+
+    Where a row sees no member, all scores are 0 and the mean is over everything it sees.
+    """
+    wanted = []
+    for head, group in enumerate(asked.tolist()):
+        kv = int(kv_head[head])
+        chosen = visible * (member[:, kv] == group)
+        count = chosen.sum(1)
+        code = v[:, kv].double()
+        among = chosen @ code / count.clamp(min=1)[:, None]
+        everything = visible @ code / keys.clamp(min=1)[:, None]
+        wanted.append(torch.where((count > 0)[:, None], among, everything))
+    return torch.stack(wanted, 1)
