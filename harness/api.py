@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from treeproof.contract.registry import entry_points, registered
 from treeproof.engine.runner import run
@@ -16,12 +16,12 @@ from treeproof.engine.summary import Run
 class RunOptions(TypedDict, total=False):
     """The fields of `RunSettings`, whose defaults stand where one is not given."""
 
-    identities: Sequence[str]
+    identities: str | Sequence[str]
     profile: str
     seed: int
     examples: int | None
-    trees: Sequence[Path]
-    prefixes: Sequence[int]
+    trees: str | Path | Sequence[str | Path]
+    prefixes: int | Sequence[int]
     device: str
     dtype: str | None
     workers: int | None
@@ -29,8 +29,8 @@ class RunOptions(TypedDict, total=False):
     launch_timeout: float
     fail_fast: bool
     reduce: bool
-    run_dir: Path | None
-    store: Path | None
+    run_dir: str | Path | None
+    store: str | Path | None
 
 
 def check(*backends: str | Path, **options: Unpack[RunOptions]) -> Run:
@@ -62,14 +62,22 @@ def check(*backends: str | Path, **options: Unpack[RunOptions]) -> Run:
                 "where 0 workers are accepted; a file of its own can be checked by any number"
             )
     try:
-        settings = RunSettings(backends=references, **_as_tuples(options))  # type: ignore[arg-type]
+        settings = RunSettings(backends=references, **_plain(options))
         return run(settings)
     except SettingsError as error:
         raise ValueError(str(error)) from None
 
 
-def _as_tuples(options: RunOptions) -> dict[str, object]:
-    """The options as `RunSettings` holds them."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
-    }
+def _plain(options: RunOptions) -> dict[str, Any]:
+    """The options as `RunSettings` holds them: tuples, and paths."""
+    fields: dict[str, Any] = dict(options)
+    for name in ("identities", "trees", "prefixes"):
+        value = fields.get(name)
+        if value is not None:
+            fields[name] = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if "trees" in fields:
+        fields["trees"] = tuple(map(Path, fields["trees"]))
+    for name in ("run_dir", "store"):
+        if fields.get(name) is not None:
+            fields[name] = Path(fields[name])
+    return fields
