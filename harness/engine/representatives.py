@@ -31,6 +31,9 @@ KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
 LAUNCH_SECONDS = 10.0
 """A reduced case that takes longer counts as hung."""
 
+Ask = Callable[[VerifyCase, frozenset[str]], Done | Lost | None]
+"""Check a case in these columns; None once the reduction is abandoned."""
+
 
 @dataclass(frozen=True)
 class _Smallest:
@@ -65,10 +68,7 @@ def reduce_failures(
         seat = seats.get()
         try:
             ask = partial(pool.ask, seat, by_name[group.backend], abandoned=over)
-            timeout = min(settings.launch_timeout, LAUNCH_SECONDS)
-            dies = group.failure.severity != "wrong" and settings.device_kind == "cpu"
-            ask = partial(ask, launch_timeout=timeout, expendable=dies)
-            trial = _Trial(group, ask, columns, deadline, own_faults)
+            trial = _Trial(group, _for_trials(ask, group, settings), columns, deadline, own_faults)
             return trial.smallest(run.folder.read_case(group.case))
         finally:
             seats.put(seat)
@@ -82,6 +82,16 @@ def reduce_failures(
             over.set()
     if own_faults:
         raise own_faults[0]
+
+
+def _for_trials(
+    ask: Callable[..., Done | Lost | None], group: FailureGroup, settings: RunSettings
+) -> Ask:
+    return partial(
+        ask,
+        launch_timeout=min(settings.launch_timeout, LAUNCH_SECONDS),
+        expendable=group.failure.severity != "wrong" and settings.device_kind == "cpu",
+    )
 
 
 def _record(
@@ -102,7 +112,7 @@ class _Trial:
     def __init__(
         self,
         group: FailureGroup,
-        ask: Callable[[VerifyCase, frozenset[str]], Done | Lost | None],
+        ask: Ask,
         columns: frozenset[str],
         deadline: float,
         own_faults: list[InternalError],

@@ -135,12 +135,12 @@ def outlive(task: Task, settings: WorkerSettings) -> int:
         load(meta.reference)
     child = os.fork()
     if child == 0:
+        code = FAULTY
         try:
             check(task, settings)
-        except InternalError:
-            os._exit(FAULTY)
+            code = SURVIVED
         finally:
-            os._exit(SURVIVED)
+            os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code == FAULTY:
         check(task, settings)  # to say what it was
