@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -103,65 +104,91 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
     return (a.contiguous().view(size) == b.contiguous().view(size)).flatten(1).all(1)
 
 
+@dataclass(frozen=True)
+class Move:
+    """What a commit of one prediction must do to the cache.
+
+    `content` (num_slots,): slot whose old content each slot must hold; `judged` (num_slots,) bool:
+    all slots but the tree's columns past the boundary and the pad slot, which are free.
+    """
+
+    prediction: Prediction
+    content: Tensor
+    judged: Tensor
+
+
+def moves(scene: Scene, rounds: Sequence[Prediction]) -> tuple[Move, ...]:
+    """The move of each prediction: columns [P, P + len) take the rows of the accepted path."""
+    found = []
+    for prediction in rounds:
+        content = list(range(scene.case.layout.num_slots))
+        judged = [True] * len(content)
+        if scene.case.layout.pad_slot >= 0:
+            judged[scene.case.layout.pad_slot] = False
+        for b, path in enumerate(prediction.rows):
+            slots = scene.ledger.row_slots(b)
+            for slot in slots[len(path) :]:
+                judged[slot] = False
+            for j, row in enumerate(path):
+                content[slots[j]] = slots[row]
+        found.append(
+            Move(
+                prediction,
+                torch.tensor(content, device=scene.device),
+                torch.tensor(judged, device=scene.device),
+            )
+        )
+    return tuple(found)
+
+
 def judge_commit(
     scene: Scene,
-    prediction: Prediction,
+    move: Move,
     done: Committed,
     before: tuple[Tensor, Tensor],
     after: tuple[Tensor, Tensor],
 ) -> list[Failure]:
     """Measured: columns [P, P + len) hold the accepted path; boundary, bonus, all else unmoved."""
-    failures: list[Failure] = []
-    moved = ~(_same(after[0], before[0]) & _same(after[1], before[1]))
-    places = [
-        (b, j, scene.ledger.row_slots(b)[j], scene.ledger.row_slots(b)[row])
-        for b, path in enumerate(prediction.rows)
-        for j, row in enumerate(path)
-    ]
-    target = torch.tensor([place[2] for place in places], device=scene.device)
-    source = torch.tensor([place[3] for place in places], device=scene.device)
-    kept = _same(after[0][target], before[0][source]) & _same(after[1][target], before[1][source])
-    for at in (~kept).nonzero().flatten().tolist()[:8]:
-        b, j, _, _ = places[at]
-        request, row = scene.case.requests[b], prediction.rows[b][j]
-        failures.append(
-            _failure(
-                "path-not-compacted", "measured", "commit",
-                f"column {request.prefix_len + j} does not hold {row_name(request, row)} "
-                "after the commit",
-                request=b, row=row, column=request.prefix_len + j,
-            )
-        )  # fmt: skip
+    right = _same(after[0], before[0][move.content]) & _same(after[1], before[1][move.content])
+    wrong = (move.judged & ~right).nonzero().flatten().tolist()
+    failures = [_misplaced(scene, move.prediction, slot) for slot in wrong[:8]]
     seq_lens, roots = done.seq_lens.tolist(), done.next_root.tolist()
     for b, request in enumerate(scene.case.requests):
-        path = prediction.rows[b]
-        boundary = request.prefix_len + len(path)
+        boundary = request.prefix_len + len(move.prediction.rows[b])
+        bonus = move.prediction.emitted[b][-1]
         if seq_lens[b] != boundary:
             failures.append(
                 _failure(
                     "wrong-boundary", "measured", "commit",
                     f"the new KV-ready length of request {b} is {seq_lens[b]}, expected {boundary} "
-                    f"= {request.prefix_len} + {len(path)} accepted rows",
+                    f"= {request.prefix_len} + {boundary - request.prefix_len} accepted rows",
                     request=b, expected=str(boundary), actual=str(seq_lens[b]),
                 )
             )  # fmt: skip
-        if roots[b] != prediction.emitted[b][-1]:
+        if roots[b] != bonus:
             failures.append(
                 _failure(
                     "wrong-next-root", "measured", "commit",
                     f"next round's root of request {b} is token {roots[b]}, expected the bonus "
-                    f"{prediction.emitted[b][-1]}",
-                    request=b, expected=str(prediction.emitted[b][-1]), actual=str(roots[b]),
+                    f"{bonus}",
+                    request=b, expected=str(bonus), actual=str(roots[b]),
                 )
             )  # fmt: skip
-    moved[scene.tree_slots] = False  # columns past the boundary are free
-    if scene.case.layout.pad_slot >= 0:
-        moved[scene.case.layout.pad_slot] = False
-    for slot in moved.nonzero().flatten().tolist()[:4]:
-        failures.append(
-            _failure(
-                "commit-writes-elsewhere", "measured", "commit",
-                f"slot {slot}{_holder(scene, slot)} changed in the commit",
-            )
-        )  # fmt: skip
     return failures
+
+
+def _misplaced(scene: Scene, prediction: Prediction, slot: int) -> Failure:
+    """The failure of a slot that does not hold what it must after a commit."""
+    b, column = scene.ledger.owner.get(slot, (-1, -1))
+    place = column - scene.case.requests[b].prefix_len
+    if b < 0 or place < 0:
+        return _failure(
+            "commit-writes-elsewhere", "measured", "commit",
+            f"slot {slot}{_holder(scene, slot)} changed in the commit",
+        )  # fmt: skip
+    request, row = scene.case.requests[b], prediction.rows[b][place]
+    return _failure(
+        "path-not-compacted", "measured", "commit",
+        f"column {column} does not hold {row_name(request, row)} after the commit",
+        request=b, row=row, column=column,
+    )  # fmt: skip

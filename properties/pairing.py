@@ -20,7 +20,14 @@ from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.spike import Aim, hits
 from treeproof.properties.reading import Measured, prefix_edges
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import column_name, row_name, wrong_places
+from treeproof.properties.visibility import (
+    FOREIGN,
+    column_name,
+    column_of_slot,
+    expected_counts,
+    row_name,
+    wrong_places,
+)
 
 _ROWS_NAMED = 8
 """Rows whose keys are asked for one by one; a kernel that is wrong everywhere says no more."""
@@ -51,28 +58,28 @@ def judge_pairing(
 
 @lru_cache(maxsize=4)
 def _expected(scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
-    """(num_slots,) bool tagged; (T, num_slots) reads of tagged slots; (T,) number of all reads."""
+    """(n,) tagged slots: the tree's and prefix edges; (T, n) reads of them; (T,) number of reads."""
     case, ledger = scene.case, scene.ledger
-    tagged = torch.zeros(case.layout.num_slots, dtype=torch.bool)
-    visible = torch.zeros(len(scene.rows), case.layout.num_slots, dtype=torch.float64)
-    keys = torch.zeros(len(scene.rows), dtype=torch.float64)
+    tagged: list[int] = []
     for b in range(len(case.requests)):
-        tagged[list(ledger.row_slots(b))] = True
-        tagged[[ledger.columns[b][c] for c in prefix_edges(case, b)]] = True
-    held = tagged.numpy()
+        tagged += ledger.row_slots(b)
+        tagged += [ledger.columns[b][c] for c in prefix_edges(case, b)]
+    tagged = list(dict.fromkeys(tagged))
+    visible = np.zeros((len(scene.rows), len(tagged)))
+    keys = np.zeros(len(scene.rows))
     for b, request in enumerate(case.requests):
-        first, rows = read_matrix(request, case.shape.window)
-        columns = np.array(ledger.columns[b], dtype=np.int64)
-        prefix, tree = columns[: request.prefix_len], columns[request.prefix_len :]
+        own = column_of_slot(ledger, b)
+        columns = [own.get(slot, FOREIGN) for slot in tagged]
         start = case.qo_indptr[b]
-        own = slice(start, start + request.num_nodes)
-        block = visible[own].numpy()
-        edge = np.flatnonzero((prefix >= 0) & held[prefix])
-        block[:, prefix[edge]] = edge[None, :] >= first[:, None]
-        block[:, tree] = rows
-        visible[own] = torch.from_numpy(block)
-        keys[own] = torch.from_numpy(request.prefix_len - first + rows.sum(1)).double()
-    return tagged.to(scene.device), visible.to(scene.device), keys.to(scene.device)
+        rows = slice(start, start + request.num_nodes)
+        visible[rows] = expected_counts(case, b, columns)
+        first, closure = read_matrix(request, case.shape.window)
+        keys[rows] = request.prefix_len - first + closure.sum(1)
+    return (
+        torch.tensor(tagged, device=scene.device),
+        torch.from_numpy(visible).to(scene.device),
+        torch.from_numpy(keys).to(scene.device),
+    )
 
 
 def _name(

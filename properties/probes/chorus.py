@@ -43,8 +43,8 @@ def listen(
 ) -> list[bool]:
     """Ask every group of every drawing; True for each row of the launch whose means were all right.
 
-    `tagged` (num_slots,) bool: slots with a key to be asked about. `visible` (T, num_slots) float64:
-    1 where the row must read the slot. `keys` (T,) float64: all keys the row must read.
+    `tagged` (n,) int64: slots with a key to be asked about. `visible` (T, n) float64: 1 where the
+    row must read that slot. `keys` (T,) float64: all keys the row must read, tagged or not.
     """
     shape = scene.case.shape
     groups = 8 if shape.num_q_heads >= 4 else 4
@@ -52,14 +52,17 @@ def listen(
         scene.case.layout.num_slots, shape.num_kv_heads, shape.v_head_dim, 2, scene.device
     )
     # Untagged keys answer nothing; memory that nobody holds answers loudly.
-    v = torch.where((tagged | ~scene.owned)[:, None, None], v_code, 0.0)
+    speaks = ~scene.owned
+    speaks[tagged] = True
+    v = torch.where(speaks[:, None, None], v_code, 0.0)
+    code = v[tagged].double()  # (n, Hkv, Dv)
     size = _query_size(shape.head_dim // groups * groups, shape.score_scale)
     off = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
     kv_head = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
     for drawing in range(_DRAWINGS):
         member = _members(scene, groups, drawing)  # (num_slots, Hkv)
         k = _keys(member, groups, shape.head_dim)
-        k = torch.where((tagged | ~scene.owned)[:, None, None], k, 0.0)
+        k = torch.where(speaks[:, None, None], k, 0.0)
         for first in range(0, groups, shape.num_q_heads):
             asked = (first + torch.arange(shape.num_q_heads, device=scene.device)) % groups
             q = _keys(asked, groups, shape.head_dim) * size
@@ -71,7 +74,7 @@ def listen(
                 -v[0].to(scene.dtype),
             )
             done = launch(attend, scene, x, contents, "chorus")
-            wanted = _means(member, asked, kv_head, v, visible, keys)
+            wanted = _means(member[tagged], asked, kv_head, code, visible, keys)
             difference = (done.attended.out.double() - wanted).abs().flatten(1).amax(1)
             off = torch.maximum(off, difference)
     return (off <= tolerance(shape.dtype)).tolist()
@@ -99,19 +102,16 @@ def _query_size(lanes: int, scale: float) -> float:
 
 
 def _means(
-    member: Tensor, asked: Tensor, kv_head: Tensor, v: Tensor, visible: Tensor, keys: Tensor
+    member: Tensor, asked: Tensor, kv_head: Tensor, code: Tensor, visible: Tensor, keys: Tensor
 ) -> Tensor:
-    """(T, Hq, Dv) float64: mean V of the visible members of the asked group.
+    """(T, Hq, Dv) float64: mean V of the visible members of each head's asked group.
 
     Where a row sees no member, all scores are 0 and the mean is over everything it sees.
     """
-    wanted = []
-    for head, group in enumerate(asked.tolist()):
-        kv = int(kv_head[head])
-        chosen = visible * (member[:, kv] == group)
-        count = chosen.sum(1)
-        code = v[:, kv].double()
-        among = chosen @ code / count.clamp(min=1)[:, None]
-        everything = visible @ code / keys.clamp(min=1)[:, None]
-        wanted.append(torch.where((count > 0)[:, None], among, everything))
-    return torch.stack(wanted, 1)
+    heard = member[:, kv_head] == asked  # (n, Hq)
+    chosen = visible[:, :, None] * heard  # (T, n, Hq)
+    count = chosen.sum(1)  # (T, Hq)
+    voices = code[:, kv_head]  # (n, Hq, Dv)
+    among = torch.einsum("tnh,nhd->thd", chosen, voices) / count.clamp(min=1)[..., None]
+    everything = torch.einsum("tn,nhd->thd", visible, voices) / keys.clamp(min=1)[:, None, None]
+    return torch.where((count > 0)[..., None], among, everything)

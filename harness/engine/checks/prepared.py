@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
+
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.inputs import Candidates
+from treeproof.contract.inputs import Accepted, Candidates
 from treeproof.generate.data import LogicalData, logical_data
 from treeproof.generate.pool import candidates
 from treeproof.oracles.path import PathResult, attend_paths
+from treeproof.properties.kv import Move, moves
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction, predictions
 
@@ -20,13 +24,19 @@ MAX_WALKS = 64
 
 @dataclass(frozen=True)
 class Prepared:
-    """One case on one device. `truth` has a result a request; `seconds` is the oracle's time."""
+    """One case on one device. `truth` has a result a request; `seconds` is the oracle's time.
+
+    `moves` and `accepted` have an entry a round: what its commit must do, and the right result of its
+    accept, so that a commit is judged by itself.
+    """
 
     scene: Scene
     candidates: Candidates
     data: LogicalData
     truth: tuple[PathResult, ...]
     rounds: tuple[Prediction, ...]
+    moves: tuple[Move, ...]
+    accepted: tuple[Accepted, ...]
     seconds: float
 
 
@@ -51,4 +61,23 @@ def prepare(case: VerifyCase, device: str) -> Prepared:
         for b, request in enumerate(case.requests)
     )
     seconds = time.perf_counter() - start
-    return Prepared(scene, made, data, truth, tuple(predictions(case, MAX_WALKS)), seconds)
+    rounds = tuple(predictions(case, MAX_WALKS))
+    accepted = tuple(_accepted(scene, prediction, made.spec_steps + 1) for prediction in rounds)
+    return Prepared(scene, made, data, truth, rounds, moves(scene, rounds), accepted, seconds)
+
+
+def _accepted(scene: Scene, prediction: Prediction, width: int) -> Accepted:
+    """What a right accept returns, -1 padded to `width`."""
+
+    def padded(values: Sequence[int]) -> list[int]:
+        return [*values, *[-1] * (width - len(values))]
+
+    index = [
+        padded([scene.case.qo_indptr[b] + row for row in rows])
+        for b, rows in enumerate(prediction.rows)
+    ]
+    return Accepted(
+        accept_index=torch.tensor(index, device=scene.device),
+        accept_len=torch.tensor([len(rows) for rows in prediction.rows], device=scene.device),
+        tokens=torch.tensor([padded(t) for t in prediction.emitted], device=scene.device),
+    )

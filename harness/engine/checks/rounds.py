@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from treeproof.contract.failure import Failure
-from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import candidate, contract, kv, traversal
@@ -70,30 +68,11 @@ def _commit(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
         sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 4, device).to(trial.scene.dtype),
     )
     failures: list[Failure] = []
-    for prediction in trial.prepared.rounds:
+    for move, accepted in zip(trial.prepared.moves, trial.prepared.accepted, strict=True):
         after = (before[0].clone(), before[1].clone())
-        accepted = _accepted(trial, prediction, x.spec_steps + 1)
         done = contract.valid_committed(
             trial.call("commit", trial.instance.commit, seen, accepted, *after), trial.scene
         )
         with trial.timed("check"):
-            failures += kv.judge_commit(trial.scene, prediction, done, before, after)
+            failures += kv.judge_commit(trial.scene, move, done, before, after)
     trial.judged("kv", "measured", "commit", failures)
-
-
-def _accepted(trial: Trial, prediction: traversal.Prediction, width: int) -> Accepted:
-    """What a right accept returns, so that a commit is judged by itself."""
-
-    def padded(values: Sequence[int]) -> list[int]:
-        return [*values, *[-1] * (width - len(values))]
-
-    index = [
-        padded([trial.case.qo_indptr[b] + row for row in rows])
-        for b, rows in enumerate(prediction.rows)
-    ]
-    device = trial.scene.device
-    return Accepted(
-        accept_index=torch.tensor(index, device=device),
-        accept_len=torch.tensor([len(rows) for rows in prediction.rows], device=device),
-        tokens=torch.tensor([padded(tokens) for tokens in prediction.emitted], device=device),
-    )
