@@ -342,3 +342,11 @@ def test_a_score_scale_that_is_off_by_a_thousandth_leaves_the_bound() -> None:
             return super().attend(x, q * 1.001, *rest)
 
     assert ("output", "outside-bound") in kinds(check(Scaled))
+
+
+def test_a_stage_that_leaves_the_program_is_a_failure_too() -> None:
+    class Exits(ListKernel):
+        def attend(self, *arguments: Any) -> Any:
+            raise SystemExit(0)
+
+    assert [f.key for f in check(Exits)] == [("contract", "raises")]

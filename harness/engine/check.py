@@ -32,6 +32,8 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
             if i in options.identities
         )
         return Checked(case=case.id, backend=backend.name, cells=cells)
+    if options.in_flight is not None:
+        options.in_flight("oracle")
     trial = Trial(backend, options, prepare(case, options.device))
     try:
         trial.instance = trial.call("plan", backend.make)

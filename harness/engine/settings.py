@@ -11,6 +11,7 @@ import msgspec
 
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.shape import DTYPES
+from treeproof.generate.profiles import run_seed
 
 PROFILES = ("quick", "ci", "gpu", "nightly")
 MOST_WORKERS = 16
@@ -21,12 +22,16 @@ class SettingsError(Exception):
     """A run was asked for that cannot be done. A usage error: exit code 2."""
 
 
+PROFILE_SEED = -1
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """Settings of one run; checked at construction, SettingsError names the field.
 
     `backends`: references as `registry.load` takes them, at least one. `identities`: none means all
-    columns. `examples`: distinct cases, None for as many as the profile has. `trees`: shape files to check instead of
+    columns. `seed`: PROFILE_SEED stands for the profile's own, which nightly draws anew; it is resolved
+    at construction. `examples`: distinct cases, None for as many as the profile has. `trees`: shape files to check instead of
     drawn cases, at each of `prefixes` keys. `dtype`: every case in this dtype. `workers`: None is
     one a core (one in all on a GPU), 0 is this process, for debuggers. `time_limit` (seconds): no
     case is started after it. `launch_timeout` (seconds): the longest that one stage of one check
@@ -37,7 +42,7 @@ class RunSettings:
     backends: tuple[str, ...] = ()
     identities: tuple[str, ...] = ()
     profile: str = "quick"
-    seed: int = 0
+    seed: int = PROFILE_SEED
     examples: int | None = None
     trees: tuple[Path, ...] = ()
     prefixes: tuple[int, ...] = (0, 1, 63, 1000)
@@ -60,6 +65,8 @@ class RunSettings:
         if self.dtype is not None:
             _one_of("dtype", self.dtype, DTYPES)
         _one_of("device", self.device_kind, ("cpu", "cuda"))
+        if self.seed == PROFILE_SEED:
+            object.__setattr__(self, "seed", run_seed(self.profile, None))
         if not 0 <= self.seed < 2**63:
             raise SettingsError(f"seed is {self.seed}: accepted are 0 to 2**63 - 1")
         if self.workers is not None and self.workers < 0:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, Phase, Verbosity, settings
-
-from treeproof.generate.provider import BACKEND
 from treeproof.generate.shapes import GROUPS, SERVED_GROUPS, ShapeGroup
 from treeproof.generate.tags import EDGE_ROWS
+
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 _PINNED = (1, *EDGE_ROWS)
 
@@ -84,6 +85,11 @@ def settings_of(profile: str, examples: int | None = None) -> settings:
     environment nor a profile that the user has loaded changes what is drawn. No example database,
     and so no `.hypothesis` folder.
     """
+    # Not at the top: who only wants a profile's sizes or seed need not wait for Hypothesis.
+    from hypothesis import HealthCheck, Phase, Verbosity, settings
+
+    from treeproof.generate.provider import BACKEND
+
     own = PROFILES[profile]
     return settings(
         settings.get_profile("default"),

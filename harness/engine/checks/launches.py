@@ -207,16 +207,16 @@ def _same(trial: Trial, a: Launched, b: Launched) -> bool:
 @contextmanager
 def _unwritten_shows() -> Iterator[None]:
     """Memory a kernel allocates and does not write holds NaN, so that it shows."""
-    was = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[assignment]
+    # The debug mode is the same switch as use_deterministic_algorithms, which imports a compiler.
+    mode, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic
+    was = fill.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("warn")
+    fill.fill_uninitialized_memory = True  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was, warn_only=warned)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[assignment]
+        torch.set_deterministic_debug_mode(mode)
+        fill.fill_uninitialized_memory = was  # type: ignore[assignment]
 
 
 # --- chosen data -----------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Trial:
                 return function(*arguments)
             except Violation:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise raised(stage, error) from error
 
     def judged(
