@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -144,8 +144,8 @@ class _Item:
         check()
 
     def _judge(self, case: VerifyCase, unit: str) -> None:
-        self.run.keep(case)
-        checked = self._check(case, self.settings.columns)
+        with self.run.at_work(case, self.backend.name) as enter:
+            checked = self._check(case, self.settings.columns, enter)
         self.run.record(case_drawn(case, unit), checked)
         for cell in checked.cells:
             if cell.identity != "contract":
@@ -157,13 +157,19 @@ class _Item:
             if case.num_rows < known[0].num_rows:
                 self.failing[key] = (case, checked)
 
-    def _check(self, case: VerifyCase, columns: Iterable[str]) -> Checked:
+    def _check(
+        self,
+        case: VerifyCase,
+        columns: Iterable[str],
+        enter: Callable[[str], None] | None = None,
+    ) -> Checked:
         from treeproof.engine.check import CheckOptions, check_case
 
         options = CheckOptions(
             device=self.settings.device,
             profile=self.settings.profile,
             identities=frozenset(columns),
+            in_flight=enter,
         )
         return check_case(case, self.backend, options)
 
@@ -187,7 +193,7 @@ class _Item:
                 reduction = f"reduced in {event.evaluations} tries"
         path, is_smallest = self._keep(case, by_key(checked.failures)[key][0])
         if event is not None and is_smallest:
-            self.run.keep(case)
+            self.run.folder.write_case(case)
             self.run.record(case_drawn(case, REDUCED_UNIT), checked, event)
         replay = replay_line(self.subject.reference, self.backend.name, path, self.settings.seed)
         return violation(case, checked, replay=replay, reduction=reduction, key=key)

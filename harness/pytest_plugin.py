@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
-import msgspec
 import pytest
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value
@@ -107,11 +106,11 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """The reports of our items carry the backends that they loaded; pytest-xdist takes them along."""
+    """The reports of our items name the backends that they loaded; pytest-xdist takes them along."""
     report = yield
     if item.get_closest_marker(MARKER) is not None:
         noted = item.config.stash[RUN].noted
-        setattr(report, ATTRIBUTE, [msgspec.to_builtins(backend) for backend in noted.values()])
+        setattr(report, ATTRIBUTE, list(noted))
         noted.clear()
         if call.excinfo is not None and report.failed and _is_made(item):
             # The message says all there is to say; no line of ours explains a backend's failure.

@@ -35,8 +35,7 @@ class Reporter:
     skipped: dict[str, int] = field(default_factory=dict)
     """Reasons, and how many items gave them."""
     backends: dict[str, BackendMeta] = field(default_factory=dict)
-    unregistered: set[str] = field(default_factory=set)
-    """Backends that no command line finds."""
+    """By name. A `reference` is empty where no command line finds the backend."""
     failed: dict[str, str] = field(default_factory=dict)
     """First failing item of each backend."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -46,20 +45,14 @@ class Reporter:
         return bool(self.skipped) and not self.ran
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        said = getattr(report, ATTRIBUTE, None)
-        if said is None:
+        names = getattr(report, ATTRIBUTE, None)
+        if names is None:
             return
         self._count(report)
-        for plain in said:
-            backend = msgspec.convert(plain, BackendMeta)
-            if not backend.reference:  # no command line finds it: its failing item is run again
-                self.unregistered.add(backend.name)
-                backend = msgspec.structs.replace(backend, reference=backend.name)
-            if self.backends.get(backend.name) != backend:
-                self.backends[backend.name] = backend
-                self._write_meta()  # early: a session that is killed leaves a run that reads
-            if report.failed:
-                self.failed.setdefault(backend.name, report.nodeid)
+        if not set(names) <= set(self.backends):
+            self._write_meta()  # early: a session that is killed leaves a run that reads
+        for name in names if report.failed else ():
+            self.failed.setdefault(name, report.nodeid)
 
     def _count(self, report: pytest.TestReport) -> None:
         if (
@@ -77,6 +70,9 @@ class Reporter:
     def _write_meta(self) -> None:
         from treeproof.engine.beginning import versions
 
+        for path in sorted(self.run.backends.glob("*.json")):
+            backend = msgspec.json.decode(path.read_bytes(), type=BackendMeta)
+            self.backends[backend.name] = backend
         settings = self.run.settings()
         meta = RunMeta(
             started=self.started.isoformat(timespec="seconds"),
@@ -84,7 +80,10 @@ class Reporter:
             seed=settings.seed,
             device=settings.device,
             device_name=platform.processor() or platform.machine(),
-            backends=tuple(self.backends.values()),
+            backends=tuple(
+                msgspec.structs.replace(backend, reference=backend.reference or backend.name)
+                for backend in self.backends.values()
+            ),
             command=tuple(sys.argv),
             versions=versions(),
             platform=platform.platform(),
@@ -94,35 +93,36 @@ class Reporter:
         write_atomically(self.run.folder.meta_path, body + b"\n")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.run.backends.exists():
+            self._finish()
         if self.nothing_checked and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self.backends:
-            from treeproof.engine.representatives import keep_failures
 
-            found = self.read()
-            keep_failures(found, self.run.settings(), store=None, saved=())
-            seconds = time.monotonic() - self.run.started
-            self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
-
-    def read(self) -> Any:
-        """The run as its folder has it. A backend whose process died is known by its events alone."""
-        from treeproof.contract.event import Checked
+    def _finish(self) -> None:
+        """Blame what was at work in processes that died, keep each failure, and close the run."""
+        from treeproof.engine.representatives import keep_failures
         from treeproof.engine.summary import Run
+        from treeproof.pytest_losses import events_of_losses
 
-        events = self.run.folder.read_events()
-        names = {event.backend for event in events if isinstance(event, Checked)}
-        for name in sorted(names - set(self.backends)):
-            self.backends[name] = BackendMeta(reference=name, name=name)
         self._write_meta()
-        return Run.read(self.run.folder.path)
+        settings = self.run.settings()
+        losses = events_of_losses(self.run.folder, settings.columns)
+        self.ran += bool(losses)
+        self.run.record(*losses)
+        found = Run.read(self.run.folder.path)
+        keep_failures(found, settings, store=None, saved=())
+        seconds = time.monotonic() - self.run.started
+        self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from treeproof.engine.summary import Run
+
         if not self.backends and not self.nothing_checked:
             return
         terminalreporter.section("treeproof")
         if self.backends:
-            failed = {name: item for name, item in self.failed.items() if name in self.unregistered}
-            for line in summary_lines(self.read(), failed):
+            unfound = {n: item for n, item in self.failed.items() if not self.backends[n].reference}
+            for line in summary_lines(Run.read(self.run.folder.path), unfound):
                 terminalreporter.write_line(line)
         if self.nothing_checked:
             for reason, count in self.skipped.items():

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from treeproof.config import read_folder, run_settings
 from treeproof.contract.event import Event
-from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+from treeproof.contract.wire import write_atomically
+from treeproof.engine.in_flight import InFlight, InFlightFile
+from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event, file_name
 
 if TYPE_CHECKING:
     from treeproof.contract.case import VerifyCase
@@ -45,8 +50,8 @@ class PytestRun:
     marks: bool = True
     """The plug-in is there and has registered its marker."""
     started: float = field(default_factory=time.monotonic)
-    noted: dict[str, BackendMeta] = field(default_factory=dict)
-    """Backends that the test at hand has tried to load, by name."""
+    noted: list[str] = field(default_factory=list)
+    """Names of the backends that the test at hand has tried to load."""
 
     def __post_init__(self) -> None:
         self.name = self.name or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
@@ -73,12 +78,33 @@ class PytestRun:
                 append_event(folder.events_path(f"{self.writer}-{os.getpid()}"), event)
 
     def note(self, backend: BackendMeta) -> None:
-        self.noted[backend.name] = backend
+        """Say which backend is tried, so that the process that reports knows it whatever happens."""
+        self.noted.append(backend.name)
+        if self.writer:
+            path = self.backends / f"{file_name(backend.name, 'loaded')}"
+            write_atomically(path, msgspec.json.encode(backend))
 
-    def keep(self, case: VerifyCase) -> None:
-        """Write a case down before it is launched: a process that dies leaves it behind."""
-        if self.writer and not self.folder.case_path(case.id).exists():
-            self.folder.write_case(case)
+    @property
+    def backends(self) -> Path:
+        """One file a backend that was tried. A `reference` is empty where no command line finds it."""
+        return self.folder.path / "backends"
+
+    @contextmanager
+    def at_work(self, case: VerifyCase, backend: str) -> Iterator[Callable[[str], None]]:
+        """Write down the case and then each stage it is in: a process that dies leaves both behind."""
+        if not self.writer:
+            yield lambda stage: None
+            return
+        folder = self.folder
+        folder.make()
+        if not folder.case_path(case.id).exists():
+            folder.write_case(case)
+        record = InFlight(task=os.getpid(), pid=os.getpid(), case=case.id)
+        in_flight = InFlightFile(folder.in_flight, record)
+        try:
+            yield lambda stage: in_flight.update(backend, stage)
+        finally:
+            in_flight.close()
 
 
 def current_run() -> PytestRun:
