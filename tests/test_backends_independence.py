@@ -1,0 +1,105 @@
+"""Five backends, nothing in common: no shared helper, and one rows x keys tensor at most among them."""
+
+import ast
+import importlib
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+from backend_scene import BACKENDS, SITUATIONS, Scene
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from treeproof.contract.registry import load
+
+ALLOWED = ("__future__", "collections", "itertools", "torch", "treeproof.contract")
+STORE = "treeproof.backends.reference.store"
+
+
+def module_of(name):
+    return importlib.import_module(f"treeproof.backends.{name.replace('-', '_')}")
+
+
+def imported(name):
+    for node in ast.walk(ast.parse(inspect.getsource(module_of(name)))):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module, [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, []) for alias in node.names)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_shares_nothing_but_torch_and_the_store(name):
+    for module, names in imported(name):
+        if module == STORE:
+            assert names == ["store_kv"]
+        else:
+            assert any(module == a or module.startswith(a + ".") for a in ALLOWED), module
+
+
+def test_no_two_backends_hold_the_same_function_body():
+    owners = {}
+    for name in BACKENDS:
+        for node in ast.walk(ast.parse(inspect.getsource(module_of(name)))):
+            if isinstance(node, ast.FunctionDef) and len(node.body) > 2:
+                body = "".join(ast.unparse(line) for line in node.body[1:])
+                assert body not in owners, (node.name, name, owners.get(body))
+                owners[body] = name
+
+
+class Shapes(TorchDispatchMode):
+    """Shapes of all tensors that torch makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                self.seen.add(tuple(tensor.shape))
+        return made
+
+
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_only_direct_mask_holds_a_rows_by_keys_tensor(name, window):
+    situation = replace(SITUATIONS["one-deep-tree"], prefixes=(26,), window=window)
+    scene, backend = Scene(situation), load(name).make()
+    x = backend.build(scene.candidates())
+    rows, tree_keys, keys = 12, 12, 26 + 12
+    if window is not None:
+        keys = window - 1 + 12  # the root's window is the first to begin
+    with Shapes() as shapes:
+        scene.attend(backend, x)
+    holds = any(rows in shape and keys in shape for shape in shapes.seen)
+    square = any(shape[-2:] == (rows, tree_keys) for shape in shapes.seen)
+    assert (holds, square) == ((True, True) if name == "direct-mask" else (False, False))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_what_a_backend_declares_of_itself_is_what_it_does(name):
+    info = load(name)
+    assert info.stages == {"build", "attend", "accept", "commit"}
+    assert info.numerics.p == "float32"
+    assert info.numerics.merges == (1 if name == "cascade" else 0)
+    assert "positions" not in info.consumes
+    assert "retrieve_parent_token" not in info.consumes
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_same_launch_twice_gives_the_same_bits_and_leaves_its_inputs_alone(name):
+    scene, backend = Scene(SITUATIONS["padded-rows"]), load(name).make()
+    x = backend.build(scene.candidates())
+    before = {f: t.clone() for f, t in vars(x).items() if isinstance(t, torch.Tensor)}
+    q, k, v = scene.rows_q.clone(), scene.rows_k.clone(), scene.rows_v.clone()
+    first, second = (
+        backend.attend(x, q, k, v, scene.k_cache.clone(), scene.v_cache.clone()) for _ in range(2)
+    )
+    assert torch.equal(first.out, second.out)
+    assert torch.equal(first.lse, second.lse)
+    assert torch.equal(q, scene.rows_q)
+    assert torch.equal(k, scene.rows_k)
+    assert torch.equal(v, scene.rows_v)
+    assert all(torch.equal(tensor, getattr(x, field)) for field, tensor in before.items())
