@@ -2,85 +2,11 @@
 
 import pytest
 import torch
+from hand_candidates import MODES, SHAPE, TRACE, bits, candidates, tree_block
 
 from treeproof.backends.reference.build import build
-from treeproof.backends.reference.mask import mask_offsets, packed_dtype
-from treeproof.contract.case import AttentionShape, KVLayout, MaskMode, Window
-from treeproof.contract.inputs import Candidates
-
-SHAPE = AttentionShape(num_q_heads=1, num_kv_heads=1, head_dim=16, v_head_dim=16)
-MODES = tuple(MaskMode)
-
-
-def candidates(
-    selected, parents, topk, steps, prefixes, *, tokens=None, bonus=None, mode=MaskMode.QLEN_ONLY,
-    rows=None, nodes=None, fill=True, slack=0, shape=SHAPE, page_size=1, pad_slot=0,
-):  # fmt: skip
-    """Candidates by hand. Column c of request b lives in slot 1000 * (b + 1) + c; table row is B - b."""
-    batch, drafted = len(selected), len(selected[0])
-    rows = rows or [drafted + 1] * batch
-    cells = mask_offsets(mode, prefixes, rows)[-1] + slack
-    item = packed_dtype(max(rows)) if mode is MaskMode.QLEN_ONLY_BITPACKING else torch.bool
-    garbage = (torch.arange(cells * item.itemsize) % 3 == 0).to(torch.uint8)
-    table = torch.full((batch + 1, 256), -7)
-    for b in range(batch):
-        table[batch - b] = 1000 * (b + 1) + torch.arange(256)
-    return Candidates(
-        bonus_tokens=torch.tensor(bonus or [7] * batch),
-        parent_list=torch.tensor(parents, dtype=torch.int64).view(batch, -1),
-        selected_index=torch.tensor(selected, dtype=torch.int64).view(batch, -1),
-        draft_token=torch.tensor(tokens or selected, dtype=torch.int64).view(batch, -1),
-        num_rows=torch.tensor(rows),
-        num_nodes=torch.tensor(nodes or rows),
-        seq_lens=torch.tensor(prefixes),
-        request_slots=torch.tensor([batch - b for b in range(batch)]),
-        req_to_token=table,
-        topk=topk,
-        spec_steps=steps,
-        shape=shape,
-        kv=KVLayout(page_size=page_size, num_slots=4096, pad_slot=pad_slot),
-        mask_mode=mode,
-        mask_buffer=garbage.view(item),
-        fill_prefix_mask=fill,
-    )
-
-
-def bits(*words):
-    """Rows of a mask from little-endian words: bit j is column j."""
-    return [[word >> j & 1 for j in range(len(words))] for word in words]
-
-
-def tree_block(x, b):
-    """(R, R) tree block of request b, decoded here cell by cell."""
-    rows = (x.qo_indptr[b + 1] - x.qo_indptr[b]).item()
-    prefix, start = x.seq_lens[b].item(), x.mask_indptr[b].item()
-    if x.mask_mode is MaskMode.QLEN_ONLY_BITPACKING:
-        size = x.custom_mask.element_size()
-        octets = x.custom_mask.view(torch.uint8).tolist()[start * size : (start + rows) * size]
-        items = [
-            int.from_bytes(bytes(octets[i * size : (i + 1) * size]), "little") for i in range(rows)
-        ]
-        return [[item >> j & 1 for j in range(rows)] for item in items]
-    skip = prefix if x.mask_mode is MaskMode.FULL_MASK else 0
-    cells = x.custom_mask.int().tolist()
-    return [
-        cells[start + i * (skip + rows) + skip : start + (i + 1) * (skip + rows)]
-        for i in range(rows)
-    ]
-
-
-TRACE = {
-    "selected": [[0, 1, 4, 8, 20, 24, 36], [0, 4, 5, 6, 7, 24, 36]],
-    "parents": [
-        [-1, 0, 1, 2, 3, 4, 8, 9, 10, 20, 24, 21, 28],
-        [-1, 0, 1, 2, 3, 4, 5, 6, 7, 24, 28, 20, 21],
-    ],
-    "topk": 4, "steps": 4, "prefixes": [5, 10], "bonus": [29974, 13],
-    "tokens": [
-        [29896, 29906, 29889, 29974, 29946, 29896, 29946],
-        [13, 22550, 4136, 16492, 8439, 29871, 29941],
-    ],
-}  # fmt: skip
+from treeproof.contract.case import MaskMode
+from treeproof.contract.shape import AttentionShape, Window
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -226,68 +152,6 @@ def test_siblings_share_a_position_and_the_root_begins_at_the_prefix_length():
     # depths [0, 1, 1, 2] after a prefix of 7
     x = build(candidates([[0, 1, 2]], [[-1, 0, 1]], 2, 2, [7]))
     assert x.positions.tolist() == [7, 8, 8, 9]
-
-
-def test_a_full_mask_of_a_long_context_batch_has_134_million_cells_and_the_tree_block_262_thousand():
-    full = mask_offsets(MaskMode.FULL_MASK, [32768] * 64, [64] * 64)
-    assert full[-1] == 134_479_872
-    assert mask_offsets(MaskMode.QLEN_ONLY, [32768] * 64, [64] * 64)[-1] == 262_144
-
-
-def test_prefix_cells_are_written_only_where_asked():
-    written = build(candidates(**TRACE, mode=MaskMode.FULL_MASK))
-    c = candidates(**TRACE, mode=MaskMode.FULL_MASK, fill=False)
-    before = c.mask_buffer.clone()
-    left = build(c)
-    for b, prefix in enumerate([5, 10]):
-        cells = slice(written.mask_indptr[b], written.mask_indptr[b + 1])
-        assert written.custom_mask[cells].view(8, -1)[:, :prefix].all()
-        kept = left.custom_mask[cells].view(8, -1)[:, :prefix]
-        assert torch.equal(kept, before[cells].view(8, -1)[:, :prefix])
-    assert [tree_block(left, b) for b in range(2)] == [tree_block(written, b) for b in range(2)]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_cells_past_the_defined_ones_are_left_alone(mode):
-    c = candidates(**TRACE, mode=mode, slack=13)
-    before = c.mask_buffer.clone()
-    x = build(c)
-    end = x.mask_indptr[-1]
-    assert x.custom_mask.numel() == end + 13
-    assert torch.equal(x.custom_mask[end:], before[end:])
-
-
-@pytest.mark.parametrize(
-    ("rows", "item"), [(8, torch.uint8), (9, torch.uint16), (16, torch.uint16), (17, torch.uint32), (32, torch.uint32)]
-)  # fmt: skip
-def test_packed_rows_use_the_smallest_item_that_holds_them(rows, item):
-    chain = list(range(rows - 1))
-    x = build(
-        candidates(
-            [chain], [[-1, *chain[:-1]]], 1, rows - 1, [3], mode=MaskMode.QLEN_ONLY_BITPACKING
-        )
-    )
-    assert x.custom_mask.dtype == item
-    assert tree_block(x, 0) == bits(*[(2 << i) - 1 for i in range(rows)])
-
-
-def test_more_than_32_packed_columns_are_refused():
-    with pytest.raises(ValueError, match="33 columns: accepted are 1 to 32"):
-        packed_dtype(33)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_mask_buffer_that_is_too_small_is_refused(mode):
-    c = candidates(**TRACE, mode=mode)
-    small = Candidates(**{**vars(c), "mask_buffer": c.mask_buffer[:-1]})
-    with pytest.raises(ValueError, match=r"mask_buffer has \d+ cells"):
-        build(small)
-
-
-def test_a_packed_buffer_of_the_wrong_item_type_is_refused():
-    c = candidates(**TRACE, mode=MaskMode.QLEN_ONLY_BITPACKING)
-    with pytest.raises(ValueError, match=r"mask_buffer is torch\.int32"):
-        build(Candidates(**{**vars(c), "mask_buffer": torch.zeros(64, dtype=torch.int32)}))
 
 
 @pytest.mark.parametrize("mode", MODES)
