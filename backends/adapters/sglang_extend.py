@@ -1,0 +1,119 @@
+"""Backend `sglang-extend`: SGLang's Triton `extend_attention_fwd`, as its verify step launches it.
+
+The prefix is read from the cache by one list of slots a request (any page size: the lists name
+slots), the verify rows' own K and V from operands, the tree from a FULL_MASK whose prefix cells the
+kernel skips. With a window the lists are cut to the keys that the root reaches, as SGLang's engine
+cuts them. The kernel measures the window from the row and not from the depth, so a branching tree
+loses keys: a known defect of SGLang 0.5.23 (its pull request 39287), left as it is.
+
+Compiled on CUDA; on the CPU in Triton's interpreter, whose matrix product misreads bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeproof.backends.adapters import sglang_loader
+from treeproof.backends.adapters.triton_mode import interpreted
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.inputs import Attended, VerifyInput
+from treeproof.contract.registry import register
+
+MODULE = "sglang.kernels.ops.attention.extend_attention"
+
+
+_HEAD_DIMS = frozenset({64, 80, 96, 128, 192, 256})
+"""192 is computed in two parts; others are padded to a power of two."""
+
+
+def _capabilities() -> Capabilities:
+    on_cpu = interpreted()
+    return Capabilities(
+        # Tiles of keys past a tile of rows are left out, as if the mask were triangular.
+        row_order="parent-first",
+        # `sliding_window_size` is W - 1, and 0 means that there is none.
+        min_window=2,
+        # Compiled, products of float32 are rounded to TF32.
+        dtypes={"float32", "float16"} if on_cpu else {"bfloat16", "float16"},
+        devices={"cpu"} if on_cpu else {"cuda"},
+        # Nobody serves the small ones. Compiled (Triton 3.6, H200), values of 32 lanes under keys of
+        # 64 now and then read shared memory out of bounds.
+        head_dims={16, 32, *_HEAD_DIMS} if on_cpu else _HEAD_DIMS,
+        mask_modes={"FULL_MASK"},
+        nan_safe=False,
+    )
+
+
+@register(
+    "sglang-extend",
+    consumes={
+        "qo_indptr",
+        "out_cache_loc",
+        "custom_mask",
+        "mask_indptr",
+        "kv_indptr",
+        "kv_indices",
+    },
+    capabilities=_capabilities(),
+    numerics=Numerics(p="input"),
+    requires=sglang_loader.REQUIRES,
+)
+class SglangExtend:
+    """One launch for the whole batch."""
+
+    def __init__(self) -> None:
+        self._forward: Any = sglang_loader.load(MODULE).extend_attention_fwd
+
+    def attend(
+        self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+    ) -> Attended:
+        """The log-sum-exp comes in natural log, float32."""
+        store_kv(x, k, v, k_cache, v_cache)
+        out = q.new_empty(*q.shape[:2], v.shape[2])
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        kv_indptr, kv_indices, skipped = _prefix(x)
+        window = x.shape.window
+        # Rows past the end of a tile see no key, and NumPy warns of their logarithm.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._forward(
+                q,
+                k,
+                v,
+                out,
+                k_cache,
+                v_cache,
+                x.qo_indptr,
+                kv_indptr,
+                kv_indices,
+                x.custom_mask,
+                True,  # is_causal, of which the mask leaves only the end of the loop
+                x.mask_indptr,
+                int(x.qo_indptr.diff().max()),
+                1.0,  # k_scale
+                1.0,  # v_scale
+                sm_scale=x.shape.score_scale,
+                sliding_window_size=-1 if window is None else window - 1,
+                window_kv_offsets=skipped,
+                lse_extend=lse,
+            )
+        return Attended(out=out, lse=lse)
+
+
+def _prefix(x: VerifyInput) -> tuple[Tensor, Tensor, Tensor]:
+    """Bounds (B+1,), slots and number of keys left out in front (B,) of each prefix list."""
+    assert x.kv_indptr is not None
+    assert x.kv_indices is not None
+    lengths = x.kv_indptr.diff()
+    if x.shape.window is None:
+        return x.kv_indptr, x.kv_indices, torch.zeros_like(lengths)
+    kept = lengths.clamp(max=x.shape.window - 1)
+    skipped = lengths - kept
+    request = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    column = torch.arange(len(request), device=lengths.device) - x.kv_indptr[request]
+    indptr = torch.nn.functional.pad(kept.cumsum(0), (1, 0))
+    return indptr, x.kv_indices[column >= skipped[request]], skipped

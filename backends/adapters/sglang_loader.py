@@ -1,0 +1,106 @@
+"""Single modules out of an installed SGLang, without the serving engine around them.
+
+`import sglang` pulls in the engine, its many requirements and a CUDA build of torch. A module of
+kernels needs little of that: the packages above it are given as bare modules whose `__init__` never
+runs, and `sglang.srt.utils`, of which the kernels ask only what the platform is, as a stand-in. Both
+are taken out of `sys.modules` again, so that whoever imports SGLang later finds the real one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from treeproof.backends.adapters.triton_mode import import_triton, interpreted
+from treeproof.contract.backend import BackendUnavailable
+
+KNOWN_VERSION = "0.5.23"
+"""The release that these modules were checked in. Paths move between releases."""
+
+REQUIRES = (
+    f"sglang=pip install --no-deps sglang=={KNOWN_VERSION}",
+    "triton",
+)
+"""What `register(requires=...)` is told by every adapter of a module of SGLang."""
+
+_BARE = (
+    "sglang",
+    "sglang.kernels",
+    "sglang.kernels.ops",
+    "sglang.kernels.ops.attention",
+    "sglang.srt",
+)
+
+
+@functools.cache
+def load(name: str) -> ModuleType:
+    """The module `name` ("sglang.kernels.ops.…"), loaded once a process, its Triton kernels ready.
+
+    Warns where SGLang is another release than KNOWN_VERSION. Raises BackendUnavailable where SGLang
+    or Triton is missing, Triton is in the wrong mode, or this release has no such module.
+    """
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise BackendUnavailable(
+            "package sglang is not installed; " + REQUIRES[0].partition("=")[2]
+        )
+    version = importlib.metadata.version("sglang")
+    if version != KNOWN_VERSION:
+        warnings.warn(
+            f"sglang {version} is installed; {name} was checked in {KNOWN_VERSION}", stacklevel=2
+        )
+    import_triton()
+    with _stand_ins(Path(spec.submodule_search_locations[0])):
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"sglang {version}: {error}; checked is pip install --no-deps "
+                f"sglang=={KNOWN_VERSION}"
+            ) from error
+
+
+@contextmanager
+def _stand_ins(root: Path) -> Iterator[None]:
+    """`sys.modules` with stand-ins for the packages of SGLang; what was there before comes back."""
+    before = _sglang_modules()
+    for name in before:
+        del sys.modules[name]
+    for name in _BARE:
+        package = ModuleType(name)
+        package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    sys.modules["sglang.srt.utils"] = _platform()
+    try:
+        yield
+    finally:
+        for name in _sglang_modules():
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _sglang_modules() -> dict[str, ModuleType]:
+    return {n: m for n, m in sys.modules.items() if n == "sglang" or n.startswith("sglang.")}
+
+
+def _platform() -> ModuleType:
+    """`sglang.srt.utils` reduced to its questions about the platform: NVIDIA or none."""
+    utils = ModuleType("sglang.srt.utils")
+    compiled = not interpreted()
+    utils.__dict__.update(
+        is_cuda=lambda: compiled,
+        is_hip=lambda: False,
+        is_gfx95_supported=lambda: False,
+        is_gfx1250_supported=lambda: False,
+        # Occupancy heuristics of kernels that split keys; those here do not.
+        get_device_core_count=lambda device_id=0: 0,
+    )
+    return utils
