@@ -20,7 +20,7 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 22
+_GATHERED = 1 << 18
 """Elements of K that one chunk of rows may gather: bounds the memory of long suffixes."""
 
 
@@ -89,7 +89,7 @@ class Cascade:
     ) -> Attended:
         """Prefix pass a request, suffix pass over all rows, merge; float32 throughout."""
         store_kv(x, k, v, k_cache, v_cache)
-        grouped = q.float().view(len(q), k.shape[1], -1, q.shape[2])  # (T, Hkv, G, D)
+        grouped = q.float().reshape(len(q), k.shape[1], -1, q.shape[2])  # (T, Hkv, G, D)
         suffix, suffix_lse = _suffix_pass(x, grouped, k_cache, v_cache)
         prefix = torch.zeros_like(suffix)
         prefix_lse = torch.full_like(suffix_lse, float("-inf"))

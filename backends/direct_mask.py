@@ -235,7 +235,7 @@ def _masked_softmax(
     """`q` (R, Hq, D), `k` (L, Hkv, D), `v` (L, Hkv, Dv), `visible` (R, L) to out and natural-log lse."""
     (rows, heads, dim), (keys, kv_heads, v_dim) = q.shape, v.shape
     group = heads // kv_heads
-    grouped = q.float().view(rows, kv_heads, group, dim).transpose(0, 1)
+    grouped = q.float().reshape(rows, kv_heads, group, dim).transpose(0, 1)
     scores = grouped.reshape(kv_heads, rows * group, dim) @ k.float().permute(1, 2, 0) * scale
     scores = scores.view(kv_heads, rows, group, keys)
     scores = scores.masked_fill(~visible[:, None, :], float("-inf"))

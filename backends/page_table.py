@@ -234,7 +234,9 @@ def _softmax_over(
     lanes = slots[:, None] * kv_heads + torch.arange(kv_heads, device=q.device)[:, None]
     lanes, shape = lanes.flatten(), (rows * kv_heads, slots.shape[1], -1)
     keys = k_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
-    scores = torch.bmm(q.view(rows * kv_heads, heads // kv_heads, -1), keys.transpose(1, 2)) * scale
+    scores = (
+        torch.bmm(q.reshape(rows * kv_heads, heads // kv_heads, -1), keys.transpose(1, 2)) * scale
+    )
     hidden = ~listed.repeat_interleave(kv_heads, 0)[:, None]
     scores = scores.masked_fill(hidden, float("-inf"))
     values = v_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)

@@ -17,7 +17,7 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 20
+_GATHERED = 1 << 18
 """Elements of K that the paths of one chunk of rows gather: bounds the memory of deep trees."""
 
 
@@ -244,7 +244,7 @@ def _softmax(
     """
     (rows, heads, _), (keys, kv_heads, v_dim) = q.shape, prefix[1].shape
     grouped = (
-        q.float().view(rows, kv_heads, heads // kv_heads, -1).transpose(0, 1)
+        q.float().reshape(rows, kv_heads, heads // kv_heads, -1).transpose(0, 1)
     )  # (Hkv, n, G, D)
     far = grouped.flatten(1, 2) @ prefix[0].permute(1, 2, 0)
     near = grouped @ listed[0].permute(2, 0, 3, 1)
