@@ -30,7 +30,7 @@ from treeproof.generate.shapes import ShapeGroup
 from treeproof.generate.units import units
 from treeproof.pytest_run import PytestRun
 from treeproof.smallest import smallest
-from treeproof.subject import backend_of
+from treeproof.subject import backend_of, from_here
 from treeproof.violated import Key, TreeAttentionError, by_key, violation
 
 REDUCE_SECONDS = 60.0
@@ -221,9 +221,7 @@ def replay_line(reference: str, backend: str, path: Path, seed: int) -> str:
     if not reference:
         item = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
         return shlex.join(["pytest", item, "--treeproof-seed", str(seed)])
-    here = Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    words = ["treeproof", "replay", str(shown)]
+    words = ["treeproof", "replay", str(from_here(path))]
     words += ["--backend", reference] if reference != backend else []
     return shlex.join(words)
 

@@ -42,7 +42,7 @@ def make_tests(backend: object, **options: Any) -> Callable[[str], None]:
     @pytest.mark.parametrize("group", list(groups))
     def test_tree_attention(group: str) -> None:
         __tracebackhide__ = True
-        hold(subject, groups[group], current_run())
+        hold(subject, groups[group], run)
 
     test_tree_attention.__doc__ = f"{subject.word} is held to the identities of tree attention."
     return pytest.mark.treeproof(test_tree_attention) if run.marks else test_tree_attention

@@ -20,13 +20,11 @@ from treeproof.contract.event import Event
 from treeproof.contract.wire import write_atomically
 from treeproof.engine.in_flight import InFlight, InFlightFile
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event, file_name
+from treeproof.generate.profiles import PROFILES
 
 if TYPE_CHECKING:
     from treeproof.contract.case import VerifyCase
     from treeproof.engine.settings import RunSettings
-
-ANEW = "nightly"
-"""The profile that draws with a new seed where none is given."""
 
 current: ContextVar[PytestRun | None] = ContextVar("current", default=None)
 """Set by the plug-in for the length of a session; None where it is switched off."""
@@ -60,8 +58,8 @@ class PytestRun:
         """Settings of a test that `make_tests` was given `made` for. Backends are its own affair."""
         layers = [self.below, made or {}, self.above, {"backends": ("pytest",)}]
         settings = run_settings(*layers)
-        if settings.profile == ANEW and not any("seed" in layer for layer in layers):
-            return replace(settings, seed=self.new_seed)
+        if PROFILES[settings.profile].fixed_seed is None and not any("seed" in x for x in layers):
+            return replace(settings, seed=self.new_seed)  # one for the whole session
         return settings
 
     @property

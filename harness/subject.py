@@ -46,5 +46,11 @@ def reference_of(given: object) -> str:
         return ""
     module, _, name = known.source.rpartition(":")
     file = inspect.getsourcefile(given) if callable(given) else None
-    # A test module is imported from wherever pytest found it; its file is found from anywhere.
-    return known.source if file is None or "." in module else f"{file}:{name}"
+    # A test module is imported from wherever pytest found it; its file is found by its path.
+    return known.source if file is None or "." in module else f"{from_here(Path(file))}:{name}"
+
+
+def from_here(path: Path) -> Path:
+    """Relative to the current folder where it lies in it, as one would type it."""
+    absolute, here = path.absolute(), Path.cwd()
+    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute

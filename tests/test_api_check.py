@@ -83,7 +83,7 @@ def test_what_a_notebook_registers_is_checked_in_its_own_process(tmp_path: Path)
     [
         ({"profile": "fast"}, "profile is 'fast': accepted are quick, ci, gpu, nightly"),
         ({"identities": ["mask"]}, "identities is 'mask': accepted are candidate"),
-        ({"seed": -1}, "seed is -1"),
+        ({"seed": -2}, "seed is -2"),
         ({"workers": -1}, "workers is -1"),
     ],
 )
