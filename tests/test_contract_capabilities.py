@@ -203,6 +203,14 @@ def test_a_rounding_that_is_not_known_is_refused(fields: dict[str, object], mess
     assert str(refusal.value) == message
 
 
+def test_what_is_not_said_is_no_limit_and_no_promise_but_to_store_and_to_repeat() -> None:
+    silent = Capabilities()
+    assert (silent.max_topk, silent.max_rows, silent.min_window) == (None, None, 1)
+    assert (silent.nan_safe, silent.stores_kv, silent.deterministic) == (False, True, True)
+    assert silent.devices == {"cpu", "cuda"}
+    assert Numerics() == Numerics(p="input", acc="float32", partial="float32", merges=0)
+
+
 def test_a_set_changed_afterwards_changes_no_limit() -> None:
     pages = {1, 2}
     limited = Capabilities(page_sizes=pages)

@@ -229,9 +229,11 @@ def test_a_wrong_value_is_refused_with_its_field_and_what_is_accepted(
         (request, {"pad_rows": 8192}),
         (shape, {"num_q_heads": 256, "num_kv_heads": 256, "head_dim": 8, "v_head_dim": 1024}),
         (shape, {"head_dim": 13}),
+        (shape, {"rotary": 1.5}),
         (window, {"width": 1}),
         (window, {"width": 2**21}),
         (layout, {"page_size": 1024, "num_slots": 2**24}),
+        (layout, {"page_size": 1, "num_slots": 1}),
         (layout, {"pad_slot": -1, "page_table_pad": -1}),
         (layout, {"page_table_pad": 63, "shared_prefix": 64}),
         (mask, {"slack": 2**20}),
@@ -254,6 +256,25 @@ def test_the_last_accepted_values_are_accepted(make: Make, fields: dict[str, obj
     made = make(**fields)
     for name, value in fields.items():
         assert getattr(made, name) == value
+
+
+def test_what_is_left_out_is_the_plainest() -> None:
+    assert layout() == layout(
+        order="contiguous", pad_slot=0, page_table_pad=0, shared_prefix=0, evicted=False
+    )
+    assert mask() == mask(mode=MaskMode.FULL_MASK, slack=0, fill_prefix=True)
+    assert shape() == shape(dtype="float32", scale=None, rotary=None, visibility=Full())
+    assert request() == request(prefix_tokens=(), pad_rows=0)
+    assert case() == case(mask=mask(), seed=0, score_spread=1.0)
+
+
+@pytest.mark.parametrize(
+    "made", [TREE, request(), shape(), window(width=3), layout(), mask(), case()]
+)
+def test_nothing_can_be_changed_once_it_is_made(made: msgspec.Struct) -> None:
+    for info in msgspec.structs.fields(type(made)):
+        with pytest.raises(AttributeError):
+            setattr(made, info.name, getattr(made, info.name))
 
 
 def test_a_replaced_field_is_checked_too() -> None:

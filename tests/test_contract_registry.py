@@ -89,6 +89,27 @@ def test_a_class_is_a_backend_of_the_stages_it_has_methods_for() -> None:
     assert load("mine").stages == {"build"}
 
 
+def test_an_object_is_a_backend_of_its_methods_and_is_not_closed() -> None:
+    class Kernel:
+        def __init__(self, says: str) -> None:
+            self.says = says
+
+        def plan(self, x: Any) -> str:
+            return f"plan of {self.says}"
+
+        def attend(self, *tensors: Any) -> str:
+            return self.says
+
+        def close(self) -> None:
+            raise AssertionError
+
+    described = describe(Kernel("mine"), "mine")
+    assert described.stages == {"attend"}
+    made = described.make()
+    assert (made.attend(), made.plan(1)) == ("mine", "plan of mine")
+    assert not hasattr(made, "close")
+
+
 NO_NAME = "accepted are names that match [a-z0-9][a-z0-9._-]{0,63}"
 
 

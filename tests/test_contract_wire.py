@@ -428,6 +428,8 @@ def _file(folder: Path, size: int) -> Path:
 
 
 def test_too_many_bytes_are_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_text, "MAX_BYTES", len(VALID))
+    assert decode_case(VALID) == CASE
     monkeypatch.setattr(json_text, "MAX_BYTES", len(VALID) - 1)
     with pytest.raises(FileError) as refusal:
         decode_case(VALID, "x.json")
