@@ -96,25 +96,27 @@ def check_step(
     Returns the failures, or raises TreeAttentionError where there are any and `raise_on_failure`.
     Raises ValueError where an argument cannot be used or nothing was given to judge.
     """
-    require_complete(metadata)
+    tables = {name: table for name, table in metadata.items() if table is not None}
+    require_complete(tables)
     requests = requests_of(
         parents, prefix_len, prefix_name="prefix_len", tokens=tokens, row_of_node=row_of_node,
         pad_rows=_pad_rows(qo_indptr, lists_a_request("parents", parents)),
     )  # fmt: skip
     held = _slots(slots, requests)
     before = (k_cache_before, v_cache_before)
-    _require_together(metadata, tokens, held, out, lse, (q, k, v), before)
+    writes = any(cache is not None for cache in before)
+    _require_together(tables, tokens, held, out, lse, None if writes else (q, k, v))
     tensors = None
     if out is not None:
         tensors = StepTensors.of(requests, q, k, v, (k_prefix, v_prefix), (k_cache, v_cache), held)
     shape = _shape(tensors, scale, window, rotary)
-    scene = _scene(requests, shape, held, page_size_of(page_size), metadata)
+    scene = _scene(requests, shape, held, page_size_of(page_size), tables)
     findings = Findings()
-    judge_metadata(scene, metadata, findings)
+    judge_metadata(scene, tables, findings)
     if tensors is not None:
         _judge_output(scene, tensors, out, lse, numerics or Numerics(), findings)
-    if k_cache_before is not None:
-        _judge_writes(scene, (k, v), before, (k_cache, v_cache), findings)
+    if writes:
+        _judge_writes(scene, held, (k, v), before, (k_cache, v_cache), findings)
     if not findings.judged:
         raise ValueError(
             "nothing to judge: give out (with q, k, v and the prefix), caches before and after, or "
@@ -178,10 +180,12 @@ def _require_together(
     slots: Any,
     out: Any,
     lse: Any,
-    rows: tuple[Any, Any, Any],
-    before: tuple[Any, Any],
+    rows: tuple[Any, Any, Any] | None,
 ) -> None:
-    """Nothing is given that would be judged by nothing, or could not be judged."""
+    """Nothing is given that would be judged by nothing, or could not be judged.
+
+    `rows` are q, k and v, where only an output would judge them.
+    """
     if "draft_token" in metadata and tokens is None:
         raise ValueError("draft_token needs tokens, those of the tree's nodes")
     for name in NEED_SLOTS:
@@ -189,7 +193,7 @@ def _require_together(
             raise ValueError(f"{name} needs slots, the slot of every column")
     if lse is not None and out is None:
         raise ValueError("lse needs out, which was not given")
-    if out is None and before == (None, None):
+    if out is None and rows is not None:
         for name, value in zip("qkv", rows, strict=True):
             if value is not None:
                 raise ValueError(f"{name} is given and out is not: nothing would judge it")
@@ -271,6 +275,7 @@ def _judge_output(
 
 def _judge_writes(
     scene: Scene,
+    slots: Any,
     rows: tuple[Any, Any],
     before: tuple[Any, Any],
     after: tuple[Any, Any],
@@ -279,7 +284,7 @@ def _judge_writes(
     """The cache before and after the step."""
     names = ("k", "v", "k_cache_before", "v_cache_before", "k_cache", "v_cache")
     given = (*rows, *before, *after)
-    for name, value in zip(names, given, strict=True):
+    for name, value in (*zip(names, given, strict=True), ("slots", slots)):
         if value is None:
             raise ValueError(f"judging writes needs {name}, which was not given")
     k, v = (cpu_tensor(name, value) for name, value in zip(names, rows, strict=False))

@@ -329,7 +329,10 @@ def written(slots: list[int]) -> dict[str, Any]:
 
 
 def test_a_right_write_passes() -> None:
-    assert check_step(PARENTS, PREFIX, slots=SLOTS, **written([4, 9, 2, 7])) == []
+    given = written([4, 9, 2, 7])
+    assert check_step(PARENTS, PREFIX, slots=SLOTS, **given) == []
+    arrays = {name: tensor.numpy() for name, tensor in given.items()}
+    assert check_step(PARENTS, PREFIX, slots=SLOTS, positions=None, **arrays) == []
 
 
 def test_a_wrong_write_is_found() -> None:
@@ -401,6 +404,9 @@ GIVEN = step()
         ({"page_size": 0, "positions": []}, "page_size is 0: accepted are 1 to 1024"),
         ({"position": [3, 4, 4, 5]}, "check_step takes no position"),
         (written([4, 9, 2, 7]) | {"slots": SLOTS, "k_cache": None}, "judging writes needs k_cache"),
+        ({"v_cache_before": np.zeros((4, 2, 8))}, "judging writes needs k, which was not given"),
+        (written([4, 9, 2, 7]), "judging writes needs slots"),
+        ({"positions": None}, "nothing to judge"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )  # fmt: skip
