@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from treeproof.api import check as check
     from treeproof.assertion import assert_tree_attention as assert_tree_attention
     from treeproof.backends.reference.store import store_kv as store_kv
+    from treeproof.contract.backend import BackendUnavailable as BackendUnavailable
     from treeproof.contract.capabilities import Capabilities as Capabilities
     from treeproof.contract.capabilities import Numerics as Numerics
     from treeproof.contract.case import AttentionShape as AttentionShape
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Accepted": "treeproof.contract.inputs",
     "Attended": "treeproof.contract.inputs",
+    "BackendUnavailable": "treeproof.contract.backend",
     "AttentionShape": "treeproof.contract.case",
     "Candidates": "treeproof.contract.inputs",
     "CandidateTree": "treeproof.contract.tree",

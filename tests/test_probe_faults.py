@@ -14,10 +14,11 @@ import torch
 
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase, Window
+from treeproof.contract.event import Checked
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.contract.ledger import SlotLedger
-from treeproof.contract.registry import Backend
+from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 
@@ -76,12 +77,12 @@ class ListKernel:
         return Attended(out=out, lse=lse)
 
 
-def check(
+def checked_of(
     kernel: type[ListKernel] = ListKernel,
     edit: Callable[[Lists, SlotLedger], None] | None = None,
     case: VerifyCase | None = None,
     **capabilities: Any,
-) -> tuple[Failure, ...]:
+) -> Checked:
     case = case or case_of()
     lists = right_lists(case)
     if edit is not None:
@@ -96,7 +97,11 @@ def check(
         make=lambda: kernel(case, lists),
         source="",
     )
-    return check_case(case, backend, CheckOptions()).failures
+    return check_case(case, backend, CheckOptions())
+
+
+def check(*arguments: Any, **named: Any) -> tuple[Failure, ...]:
+    return checked_of(*arguments, **named).failures
 
 
 def kinds(failures: tuple[Failure, ...]) -> set[tuple[str, str]]:
@@ -350,3 +355,22 @@ def test_a_stage_that_leaves_the_program_is_a_failure_too() -> None:
             raise SystemExit(0)
 
     assert [f.key for f in check(Exits)] == [("contract", "raises")]
+
+
+def test_a_kernel_that_finds_it_cannot_run_here_is_unavailable_and_not_wrong() -> None:
+    class WrongDevice(ListKernel):
+        def attend(self, *arguments: Any) -> Any:
+            raise BackendUnavailable("needs a Hopper GPU")
+
+    assert check(WrongDevice) == ()
+    checked = checked_of(WrongDevice)
+    assert {(c.status, c.reason) for c in checked.cells} == {("unavailable", "needs a Hopper GPU")}
+
+
+def test_a_kernel_that_leaves_storing_to_the_harness_reads_rows_at_their_own_slots() -> None:
+    class StoresNothing(ListKernel):
+        def attend(self, x: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+            return super().attend(x, q, k_cache[self.homes], v_cache[self.homes], k_cache, v_cache)
+
+    assert check(StoresNothing, stores_kv=False) == ()
+    assert ("output", "outside-bound") in kinds(check(StoresNothing))

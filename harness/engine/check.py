@@ -7,9 +7,9 @@ from dataclasses import replace
 from treeproof.backends import reference
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, Cell, Evidence, Identity
+from treeproof.contract.failure import COLUMNS, Cell, Evidence, Identity, Status
 from treeproof.contract.inputs import VerifyInput
-from treeproof.contract.registry import Backend
+from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.launches import judge_launches
 from treeproof.engine.checks.options import CheckOptions
@@ -17,7 +17,7 @@ from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import contract
-from treeproof.properties.violation import Violation
+from treeproof.properties.violation import Violation, raised
 
 __all__ = ["CheckOptions", "check_case"]
 
@@ -26,17 +26,36 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
     """Verdicts of one backend on one case. Never raises for what the backend does wrong."""
     refusal = backend.capabilities.refusal(case, options.device)
     if refusal is not None:
-        cells = tuple(
-            Cell(identity=i, evidence="measured", status="unsupported", stage="", reason=refusal)
-            for i in COLUMNS
-            if i in options.identities
-        )
-        return Checked(case=case.id, backend=backend.name, cells=cells)
+        return _no_verdict(case, backend, options, "unsupported", refusal)
     if options.in_flight is not None:
         options.in_flight("oracle")
     trial = Trial(backend, options, prepare(case, options.device))
     try:
-        trial.instance = trial.call("plan", backend.make)
+        _run(trial)
+    except BackendUnavailable as error:
+        if not trial.failures:
+            return _no_verdict(case, backend, options, "unavailable", str(error))
+        trial.broke(raised("attend", error))
+    _close(trial)
+    _fill_gaps(trial)
+    return trial.result()
+
+
+def _no_verdict(
+    case: VerifyCase, backend: Backend, options: CheckOptions, status: Status, reason: str
+) -> Checked:
+    cells = tuple(
+        Cell(identity=identity, evidence="measured", status=status, stage="", reason=reason)
+        for identity in COLUMNS
+        if identity in options.identities
+    )
+    return Checked(case=case.id, backend=backend.name, cells=cells)
+
+
+def _run(trial: Trial) -> None:
+    """The order of things: what is built and declared, what launches show, what a round does."""
+    try:
+        trial.instance = trial.call("plan", trial.backend.make)
         x = _build(trial)
     except Violation as violation:
         trial.broke(violation)
@@ -44,9 +63,6 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         judge_declared(trial, x)
         judge_launches(trial, x)
         judge_rounds(trial, x)
-    _close(trial)
-    _fill_gaps(trial)
-    return trial.result()
 
 
 def _build(trial: Trial) -> VerifyInput:

@@ -32,7 +32,7 @@ def judge_launches(trial: Trial, x: VerifyInput) -> None:
     """All probes of attend; one that breaks the contract does not keep the others from running."""
     if not trial.has("attend"):
         return
-    attend = _attend_call(trial)
+    attend = _attend_call(trial, x)
     seen = garble(x, trial.backend.consumes, trial.case.seed)
     with trial.timed("probe"):
         for probe in (_random, _visibility, _clock):
@@ -42,12 +42,12 @@ def judge_launches(trial: Trial, x: VerifyInput) -> None:
                 trial.broke(violation)
 
 
-def _attend_call(trial: Trial) -> AttendCall:
+def _attend_call(trial: Trial, true_x: VerifyInput) -> AttendCall:
     instance, plan = trial.instance, getattr(trial.instance, "plan", None)
 
     def attend(x: VerifyInput, *tensors: Tensor) -> Any:
         if not trial.backend.capabilities.stores_kv:
-            store_kv(x, *tensors[1:])
+            store_kv(true_x, *tensors[1:])  # `x` may be garbage where the backend does not look
         state = x if plan is None else trial.call("plan", plan, x)
         token = store_used.set(False)
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
-from treeproof.contract.registry import Backend
+from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
 from treeproof.properties.output import Margin
@@ -71,7 +71,7 @@ class Trial:
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 return function(*arguments)
-            except Violation:
+            except (Violation, BackendUnavailable):
                 raise
             except (Exception, SystemExit) as error:
                 raise raised(stage, error) from error
