@@ -57,7 +57,7 @@ class SwaWindow:
             positions += [0] * (count - nodes[b])
             parents.append([path[-2] if len(path) > 1 else -1 for path in paths])
         window = c.shape.window or max(lengths)
-        index, next_token, next_sibling, parent = _links(parents, nodes, first, width).to(device)
+        links = torch.tensor(_links(parents, nodes, first, width), device=device)
         return VerifyInput(
             draft_token=_tokens(c, rows, nodes),
             positions=torch.tensor(positions, device=device),
@@ -70,10 +70,10 @@ class SwaWindow:
             spec_steps=c.spec_steps,
             shape=c.shape,
             kv=c.kv,
-            retrieve_index=index,
-            retrieve_next_token=next_token,
-            retrieve_next_sibling=next_sibling,
-            retrieve_parent_token=parent,
+            retrieve_index=links[0],
+            retrieve_next_token=links[1],
+            retrieve_next_sibling=links[2],
+            retrieve_parent_token=links[3],
             kv_indptr=torch.tensor([0, *accumulate(lengths)], device=device),
             kv_indices=torch.cat(pieces),
             kv_start=torch.tensor([max(0, n - window) for n in lengths], device=device),
@@ -178,23 +178,22 @@ def _tokens(c: Candidates, rows: list[int], nodes: list[int]) -> Tensor:
     return torch.cat(pieces)
 
 
-def _links(parents: list[list[int]], nodes: list[int], first: list[int], width: int) -> Tensor:
+def _links(
+    parents: list[list[int]], nodes: list[int], first: list[int], width: int
+) -> list[list[list[int]]]:
     """(4, B, Nmax) index, first child, next sibling (ascending) and parent, -1 padded."""
-    tables = torch.full((4, len(parents), width), -1)
-    index, down, right, up = tables
+    index, down, right, up = tables = [[[-1] * width for _ in parents] for _ in range(4)]
     for b, of_row in enumerate(parents):
-        index[b, : nodes[b]] = torch.arange(first[b], first[b] + nodes[b])
-        up[b, : len(of_row)] = torch.tensor(of_row)
+        index[b][: nodes[b]] = range(first[b], first[b] + nodes[b])
+        up[b][: len(of_row)] = of_row
         children: dict[int, list[int]] = {}
         for row, parent in enumerate(of_row):
             if parent >= 0:
                 children.setdefault(parent, []).append(row)
-        if children:
-            down[b, list(children)] = torch.tensor([brood[0] for brood in children.values()])
-        pairs = [pair for brood in children.values() for pair in pairwise(brood)]
-        if pairs:
-            elder, younger = zip(*pairs, strict=True)
-            right[b, list(elder)] = torch.tensor(younger)
+        for parent, brood in children.items():
+            down[b][parent] = brood[0]
+            for elder, younger in pairwise(brood):
+                right[b][elder] = younger
     return tables
 
 

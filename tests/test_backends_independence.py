@@ -88,6 +88,25 @@ def test_what_a_backend_declares_of_itself_is_what_it_does(name):
     assert "retrieve_parent_token" not in info.consumes
 
 
+@pytest.mark.parametrize("label", ["ragged-batch", "bit-packed", "full-mask", "evicted-pages"])
+@pytest.mark.parametrize("name", [*BACKENDS, "reference"])
+def test_no_stage_leaves_the_device_of_its_inputs(name, label):
+    """A tensor made without naming a device would be a meta tensor here, and could not be mixed."""
+    scene, backend = Scene(SITUATIONS[label]), load(name).make()
+    c, predicted = scene.candidates(), torch.arange(scene.case.num_rows)
+    caches = scene.k_cache.clone(), scene.v_cache.clone()
+    with torch.device("meta"):
+        x = backend.build(c)
+        made = [t for t in vars(x).values() if isinstance(t, torch.Tensor)]
+        if name != "reference":
+            attended = backend.attend(x, scene.rows_q, scene.rows_k, scene.rows_v, *caches)
+            made += [attended.out, attended.lse]
+        accepted = backend.accept(x, predicted)
+        made += [accepted.accept_index, accepted.accept_len, accepted.tokens]
+        made += vars(backend.commit(x, accepted, *caches)).values()
+    assert {tensor.device.type for tensor in made} == {"cpu"}
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_same_launch_twice_gives_the_same_bits_and_leaves_its_inputs_alone(name):
     scene, backend = Scene(SITUATIONS["padded-rows"]), load(name).make()

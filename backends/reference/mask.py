@@ -68,7 +68,7 @@ def write_mask(
 
 def _tree_block(walks: Sequence[Sequence[int]], count: int, device: torch.device) -> Tensor:
     """(count, count) bool: cell (i, j) is set iff j is the root, row i or above row i."""
-    block = torch.zeros(count, count, dtype=torch.bool)
+    block = torch.zeros(count, count, dtype=torch.bool, device="cpu")  # filled from host lists
     block[:, 0] = True
     i = [row for row, walk in enumerate(walks) for _ in walk]
     j = [above for walk in walks for above in walk]
