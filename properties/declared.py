@@ -53,13 +53,19 @@ def declarations(scene: Scene, tables: Mapping[str, Any], mask_mode: MaskMode) -
 
 
 def _has_lists(scene: Scene, tables: Mapping[str, Any]) -> bool:
+    """Whether there is a list a row, and not only one a request.
+
+    Where every request has one row the heights are equal; beside a mask the lists are the requests'.
+    """
     rows = len(scene.rows)
+    if rows == len(scene.case.requests) and "custom_mask" in tables:
+        return False
     if "kv_indices" in tables and "kv_indptr" in tables:
         return bool(tables["kv_indptr"].shape[0] == rows + 1)
     return (
         "page_table" in tables
         and "cache_seqlens" in tables
-        and (tables["page_table"].shape[0] == rows)
+        and bool(tables["page_table"].shape[0] == rows)
     )
 
 

@@ -140,10 +140,15 @@ def column_of_slot(ledger: SlotLedger, request: int) -> Mapping[int, int]:
 # --- judging ---------------------------------------------------------------------------------------
 
 
-def expected_counts(case: VerifyCase, request: int, columns: Sequence[int]) -> Counts:
-    """(rows, columns) of 0 and 1: what the drawn tree says about these columns."""
+def expected_counts(
+    case: VerifyCase, request: int, columns: Sequence[int], *, cut: bool = True
+) -> Counts:
+    """(rows, columns) of 0 and 1: what the drawn tree says about these columns.
+
+    Not `cut`: as it would be without the window.
+    """
     req = case.requests[request]
-    first, rows = read_matrix(req, case.shape.window)
+    first, rows = read_matrix(req, case.shape.window if cut else None)
     column = np.asarray(columns, dtype=np.int64)
     wanted = np.zeros((len(first), len(column)))
     prefix = (column >= 0) & (column < req.prefix_len)
@@ -170,6 +175,9 @@ def judge(
     """
     wanted = expected_counts(case, reading.request, reading.columns)
     wrong = _wrong(reading, wanted)
+    if window_free:
+        uncut = expected_counts(case, reading.request, reading.columns, cut=False)
+        wrong &= ~((wanted == 0) & (uncut == 1))
     if not wrong.any():
         return []
     request = case.requests[reading.request]
@@ -178,8 +186,6 @@ def judge(
     seen: dict[str, int] = {}
     for row, j in np.argwhere(wrong)[:_SLOW_PATH]:
         column, slot = reading.columns[j], reading.slots[j]
-        if window_free and _on_path(case, reading.request, int(row), column):
-            continue
         low, high = float(reading.low[row, j]), float(reading.high[row, j])
         kind = _kind(case, reads[row], reading.request, int(row), column, slot, ledger, low, high)
         seen[kind] = seen.get(kind, 0) + 1

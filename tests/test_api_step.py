@@ -170,6 +170,22 @@ def test_what_a_window_cuts_is_left_to_the_kernel_and_nothing_else(hidden: bool)
     assert [failure.kind for failure in found] == ["reads-sibling"]
 
 
+def test_a_window_hides_no_ancestor_inside_it() -> None:
+    rows = changed(FULL_MASK, (3, 4), 0)
+    found = check_step(PARENTS, PREFIX, window=3, raise_on_failure=False, **mask(rows))
+    assert [(failure.kind, failure.row) for failure in found] == [("misses-ancestor", 3)]
+
+
+def test_a_leak_in_the_last_row_is_found_behind_thousands_of_keys_that_the_window_cuts() -> None:
+    rows = torch.cat([torch.ones(16, 1000), torch.eye(16)], dim=1)
+    rows[:, 1000] = 1
+    rows[15, 1003] = 1
+    found = check_step(
+        [-1] + [0] * 15, 1000, window=16, custom_mask=rows.bool(), raise_on_failure=False
+    )
+    assert [(failure.kind, failure.row) for failure in found] == [("reads-sibling", 15)]
+
+
 # Two requests: rows of the first in another order than its nodes, one padded row after each.
 BATCH: dict[str, Any] = {
     "parents": [[-1, 0, 0], [-1, 0]],

@@ -186,3 +186,12 @@ def test_a_fault_is_seen_by_its_own_check_and_passes_only_when_that_is_switched_
     assert failed(fault, (identity, evidence)) == set()
     others = [(i, e) for i, e, _ in FAULTS if (i, e) != (identity, evidence)]
     assert failed(fault, *others) == {(identity, evidence)}
+
+
+def test_requests_of_one_row_each_have_their_lists_read_as_lists_of_requests() -> None:
+    root = Request(tree=CandidateTree(tokens=(7,), parents=(-1,)), row_of_node=(0,), prefix_len=5)
+    case = VerifyCase(requests=(root, root), shape=CASE.shape, layout=CASE.layout)
+    for name in ("reference", "direct-mask", "cascade", "page-table", "swa-window", "topology"):
+        checked = check_case(case, load(name), CheckOptions())
+        assert checked.failures == (), name
+        assert any(c.identity == "visibility" and c.status == "pass" for c in checked.cells), name
