@@ -112,10 +112,14 @@ class Prediction:
     emitted: tuple[tuple[int, ...], ...]
 
 
-def predictions(case: VerifyCase, limit: int) -> list[Prediction]:
-    """One prediction a leaf (every request takes its next one), and one that stops on the way."""
+def predictions(case: VerifyCase, limit: int | None) -> list[Prediction]:
+    """One prediction a leaf (every request takes its next one), and one that stops on the way.
+
+    At most `limit` leaves, evenly spread over the tree; None: every leaf.
+    """
     leaves = [request.tree.leaves for request in case.requests]
-    rounds = min(limit, max(map(len, leaves)))
+    most = max(map(len, leaves))
+    rounds = most if limit is None else min(limit, most)
     found = []
     strangers = [
         [_stranger(case, b, node) for node in range(len(request.tree))]
@@ -126,7 +130,8 @@ def predictions(case: VerifyCase, limit: int) -> list[Prediction]:
         rows, emitted = [], []
         for b, request in enumerate(case.requests):
             tree = request.tree
-            leaf = leaves[b][turn % len(leaves[b])]
+            own = leaves[b]
+            leaf = own[turn * len(own) // rounds if turn < rounds <= len(own) else turn % len(own)]
             path = tree.path(leaf)
             if turn == rounds:
                 path = path[: 1 + address_hash(case.seed, _STOP, b) % len(path)]

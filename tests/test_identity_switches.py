@@ -20,6 +20,7 @@ from treeproof.contract.registry import Backend, load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.properties.probes.clock import PERIOD
+from treeproof.properties.traversal import predictions
 
 TREE = CandidateTree(tokens=(11, 12, 13, 14, 15), parents=(-1, 0, 0, 1, 2))
 CASE = VerifyCase(
@@ -195,3 +196,15 @@ def test_requests_of_one_row_each_have_their_lists_read_as_lists_of_requests() -
         checked = check_case(case, load(name), CheckOptions())
         assert checked.failures == (), name
         assert any(c.identity == "visibility" and c.status == "pass" for c in checked.cells), name
+
+
+def test_leaves_are_walked_one_by_one_and_a_limit_spreads_over_the_tree() -> None:
+    star = CandidateTree(tokens=tuple(range(25)), parents=(-1, *[0] * 24))
+    request = Request(tree=star, row_of_node=tuple(range(25)), prefix_len=3)
+    case = VerifyCase(requests=(request, CASE.requests[1]), shape=CASE.shape, layout=CASE.layout)
+    every = [p.rows[0] for p in predictions(case, None)]
+    assert every[:-1] == [(0, leaf) for leaf in range(1, 25)]
+    spread = predictions(case, 6)
+    assert [p.rows[0][-1] for p in spread[:-1]] == [1, 5, 9, 13, 17, 21]
+    # The smaller tree has two leaves, rows 2 and 4, and walks them in turn.
+    assert [p.rows[1][-1] for p in spread[:-1]] == [2, 4, 2, 4, 2, 4]

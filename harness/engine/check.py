@@ -29,7 +29,7 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         return _no_verdict(case, backend, options, "unsupported", refusal)
     if options.in_flight is not None:
         options.in_flight("oracle")
-    trial = Trial(backend, options, prepare(case, options.device))
+    trial = Trial(backend, options, prepare(case, options.device, options.leaves))
     try:
         _run(trial)
     except BackendUnavailable as error:

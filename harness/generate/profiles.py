@@ -40,7 +40,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("quick", 216, GROUPS, 64, 96, _PINNED, 192, (512, 1200), (512, 1024), 0),
+        Profile("quick", 216, GROUPS, 64, 64, _PINNED, 160, (512, 1200), (512, 1024), 0),
         Profile("ci", 864, GROUPS, 64, 160, _PINNED, 256, (512, 4096), (1024, 4096), 0),
         Profile(
             "gpu",

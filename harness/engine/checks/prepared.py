@@ -18,9 +18,6 @@ from treeproof.properties.kv import Move, moves
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction, predictions
 
-MAX_WALKS = 64
-"""Leaves that are accepted and committed in one check."""
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -41,8 +38,11 @@ class Prepared:
 
 
 @lru_cache(maxsize=2)
-def prepare(case: VerifyCase, device: str) -> Prepared:
-    """Everything that does not depend on the backend; the oracle runs before any of them."""
+def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
+    """Everything that does not depend on the backend; the oracle runs before any of them.
+
+    `leaves`: at most so many are accepted and committed; None: all of them.
+    """
     scene = Scene.of(case, device)
     data = logical_data(case)
     made = candidates(case, scene.ledger, device)
@@ -61,7 +61,7 @@ def prepare(case: VerifyCase, device: str) -> Prepared:
         for b, request in enumerate(case.requests)
     )
     seconds = time.perf_counter() - start
-    rounds = tuple(predictions(case, MAX_WALKS))
+    rounds = tuple(predictions(case, leaves))
     accepted = tuple(_accepted(scene, prediction, made.spec_steps + 1) for prediction in rounds)
     return Prepared(scene, made, data, truth, rounds, moves(scene, rounds), accepted, seconds)
 
