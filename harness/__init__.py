@@ -9,8 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from treeproof.api import check as check
-    from treeproof.assertion import assert_tree_attention as assert_tree_attention
     from treeproof.backends.reference.store import store_kv as store_kv
     from treeproof.contract.backend import BackendUnavailable as BackendUnavailable
     from treeproof.contract.capabilities import Capabilities as Capabilities
@@ -31,9 +29,11 @@ if TYPE_CHECKING:
     from treeproof.contract.registry import register as register
     from treeproof.contract.tree import CandidateTree as CandidateTree
     from treeproof.engine.summary import Run as Run
-    from treeproof.made_tests import make_tests as make_tests
-    from treeproof.step import check_step as check_step
-    from treeproof.violated import TreeAttentionError as TreeAttentionError
+    from treeproof.plugin.made_tests import make_tests as make_tests
+    from treeproof.testing.assertion import assert_tree_attention as assert_tree_attention
+    from treeproof.testing.check import check as check
+    from treeproof.testing.step import check_step as check_step
+    from treeproof.testing.violated import TreeAttentionError as TreeAttentionError
 
 __version__ = "0.1.0"
 
@@ -53,14 +53,14 @@ _HOME = {
     "Numerics": "treeproof.contract.capabilities",
     "Request": "treeproof.contract.case",
     "Run": "treeproof.engine.summary",
-    "TreeAttentionError": "treeproof.violated",
+    "TreeAttentionError": "treeproof.testing.violated",
     "VerifyCase": "treeproof.contract.case",
     "VerifyInput": "treeproof.contract.inputs",
     "Window": "treeproof.contract.case",
-    "assert_tree_attention": "treeproof.assertion",
-    "check": "treeproof.api",
-    "check_step": "treeproof.step",
-    "make_tests": "treeproof.made_tests",
+    "assert_tree_attention": "treeproof.testing.assertion",
+    "check": "treeproof.testing.check",
+    "check_step": "treeproof.testing.step",
+    "make_tests": "treeproof.plugin.made_tests",
     "register": "treeproof.contract.registry",
     "store_kv": "treeproof.backends.reference.store",
 }

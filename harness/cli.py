@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import click
 
 import treeproof
-from treeproof.asked import backend_for, read_case, require_known, require_row
+from treeproof.commands.asked import backend_for, read_case, require_known, require_row
+from treeproof.commands.options import run_options, settings_from
 from treeproof.config import ConfigError
 from treeproof.contract.registry import BackendError, BackendUnavailable, entry_points, load
 from treeproof.contract.wire import FileError
 from treeproof.engine.settings import SettingsError
-from treeproof.options import run_options, settings_from
 
 BUILT_IN = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
 CLEAN, VIOLATED, USAGE, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 4, 130, 141
@@ -259,7 +259,7 @@ def doctor() -> int:
 
     Exit code 0: it can; 2: it cannot.
     """
-    from treeproof.doctor import examine
+    from treeproof.commands.doctor import examine
     from treeproof.reports.console import open_console, prose, write
 
     found = examine(Path.cwd())

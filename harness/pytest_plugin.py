@@ -12,8 +12,8 @@ import pytest
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value
 from treeproof.engine.settings import SettingsError
-from treeproof.pytest_report import ATTRIBUTE, Reporter
-from treeproof.pytest_run import PytestRun, current
+from treeproof.plugin.report import ATTRIBUTE, Reporter
+from treeproof.plugin.run import PytestRun, current
 
 KEYS = ("seed", "profile", "examples", "device", "dtype", "identity", "run-dir", "reduce")
 """Settings of a run that a pytest session can be given, as `--treeproof-KEY` and in the ini file."""
@@ -119,4 +119,4 @@ def pytest_runtest_makereport(
 
 
 def _is_made(item: pytest.Item) -> bool:
-    return getattr(getattr(item, "obj", None), "__module__", "") == "treeproof.made_tests"
+    return getattr(getattr(item, "obj", None), "__module__", "") == "treeproof.plugin.made_tests"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import treeproof
-from treeproof.api import RunOptions
 from treeproof.contract.backend import BackendError
 from treeproof.engine.settings import RunSettings
+from treeproof.testing.check import RunOptions
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

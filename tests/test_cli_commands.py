@@ -214,7 +214,7 @@ def test_the_doctor_finds_what_a_run_needs(run: Run) -> None:
 
 
 def test_the_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treeproof.doctor._version", lambda package: None)
+    monkeypatch.setattr("treeproof.commands.doctor._version", lambda package: None)
     code, out, _ = run("doctor")
     assert code == 2
     assert "NO  hypothesis  not installed\n" in out

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from treeproof.commands.options import settings_from
 from treeproof.config import SETTINGS, ConfigError, read_folder, read_value, run_settings
 from treeproof.engine.settings import RunSettings
-from treeproof.options import settings_from
 
 
 def write(folder: Path, text: str, name: str = "pyproject.toml") -> Path:

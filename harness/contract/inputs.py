@@ -117,7 +117,7 @@ class VerifyInput:
     kv_start: Tensor | None = None
     """(T,) first entry of each row's list inside the sliding window, counted from the list's start."""
     page_table: Tensor | None = None
-    """(B, pages) or (T, pages): page ids in logical order."""
+    """(B, pages): page ids in logical order; or (T, keys): slots, a line a row (page size 1)."""
     cache_seqlens: Tensor | None = None
     """(B,) or (T,): keys that the table of the same height covers."""
 
@@ -132,11 +132,6 @@ TENSOR_FIELDS: tuple[str, ...] = tuple(
     if f.name not in {"topk", "spec_steps", "shape", "kv", "mask_mode"}
 )
 """Fields a backend may name in `consumes`; those it does not name reach it as garbage."""
-
-DECLARABLE = frozenset(
-    {"custom_mask", "kv_indices", "page_table", "retrieve_parent_token", "retrieve_next_token"}
-)
-"""Fields that decide what a row reads; `Attended.declared` may hold these and their bounds."""
 
 
 @dataclass(frozen=True)

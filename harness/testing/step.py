@@ -7,15 +7,6 @@ from typing import Any, Unpack
 
 import torch
 
-from treeproof.arguments import (
-    Lengths,
-    Parents,
-    lists_a_request,
-    mask_mode_of,
-    page_size_of,
-    requests_of,
-    whole_numbers,
-)
 from treeproof.contract.capabilities import Numerics
 from treeproof.contract.case import (
     AttentionShape,
@@ -35,15 +26,24 @@ from treeproof.properties import contract, kv, output
 from treeproof.properties.probes.launch import Launched
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation
-from treeproof.step_metadata import (
+from treeproof.testing.arguments import (
+    Lengths,
+    Parents,
+    lists_a_request,
+    mask_mode_of,
+    page_size_of,
+    requests_of,
+    whole_numbers,
+)
+from treeproof.testing.step_metadata import (
     NEED_SLOTS,
     Findings,
     StepMetadata,
     judge_metadata,
     require_complete,
 )
-from treeproof.step_tensors import StepTensors, cpu_tensor, flat_cache
-from treeproof.violated import violation
+from treeproof.testing.step_tensors import StepTensors, cpu_tensor, flat_cache
+from treeproof.testing.violated import violation
 
 
 def check_step(

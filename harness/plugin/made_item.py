@@ -28,10 +28,10 @@ from treeproof.generate.cases import cases
 from treeproof.generate.profiles import settings_of
 from treeproof.generate.shapes import ShapeGroup
 from treeproof.generate.units import units
-from treeproof.pytest_run import PytestRun
-from treeproof.smallest import smallest
-from treeproof.subject import backend_of, from_here
-from treeproof.violated import Key, TreeAttentionError, by_key, violation
+from treeproof.plugin.run import PytestRun
+from treeproof.testing.smallest import smallest
+from treeproof.testing.subject import backend_of, from_here
+from treeproof.testing.violated import Key, TreeAttentionError, by_key, violation
 
 REDUCE_SECONDS = 60.0
 

@@ -17,7 +17,7 @@ import pytest
 from treeproof.contract.event import Finished
 from treeproof.contract.wire import write_atomically
 from treeproof.engine.run_folder import BackendMeta, RunMeta
-from treeproof.pytest_run import PytestRun
+from treeproof.plugin.run import PytestRun
 
 ATTRIBUTE = "treeproof"
 """Of the reports of our items: what they say to the process that reports."""
@@ -102,7 +102,7 @@ class Reporter:
         """Blame what was at work in processes that died, keep each failure, and close the run."""
         from treeproof.engine.representatives import keep_failures
         from treeproof.engine.summary import Run
-        from treeproof.pytest_losses import events_of_losses
+        from treeproof.plugin.losses import events_of_losses
 
         self._write_meta()
         settings = self.run.settings()

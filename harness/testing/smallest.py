@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Reduced
 from treeproof.engine.reducer import reduce
-from treeproof.violated import Key
+from treeproof.testing.violated import Key
 
 Check = Callable[[VerifyCase, frozenset[str]], Checked]
 """A case checked in these columns."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from treeproof.asked import require_known
+from treeproof.commands.asked import require_known
 from treeproof.config import did_you_mean, read_value
 from treeproof.contract.registry import registered
-from treeproof.made_item import Subject, hold, shares
-from treeproof.pytest_run import current_run
-from treeproof.subject import reference_of, word_for
+from treeproof.plugin.made_item import Subject, hold, shares
+from treeproof.plugin.run import current_run
+from treeproof.testing.subject import reference_of, word_for
 
 OPTIONS = ("identity", "examples", "seed", "profile", "device", "dtype", "reduce")
 """Settings of a run that tests can be given too, by their names in the configuration file."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from treeproof.arguments import Lengths, Parents, mask_mode_of, page_size_of, requests_of
 from treeproof.contract.backend import Backend, BackendError, describe
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import (
@@ -22,8 +21,9 @@ from treeproof.contract.case import (
 )
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.engine.worker import device_name
-from treeproof.subject import backend_of, word_for
-from treeproof.violated import violation
+from treeproof.testing.arguments import Lengths, Parents, mask_mode_of, page_size_of, requests_of
+from treeproof.testing.subject import backend_of, word_for
+from treeproof.testing.violated import violation
 
 SPARE_PAGES = 4
 """Free pages beside those that the requests hold, so that reading a free slot shows."""

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeproof.arguments import mask_mode_of
 from treeproof.contract.case import MaskMode
 from treeproof.contract.failure import Evidence, Failure, Identity, Recovered
 from treeproof.properties import candidate, contract, kv, position, traversal
@@ -26,7 +25,8 @@ from treeproof.properties.visibility import (
     recover_pages,
     recover_parents,
 )
-from treeproof.step_tensors import cpu_tensor
+from treeproof.testing.arguments import mask_mode_of
+from treeproof.testing.step_tensors import cpu_tensor
 
 
 class StepMetadata(TypedDict, total=False):
