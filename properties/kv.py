@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeproof.contract.failure import Failure
+from treeproof.contract.failure import Evidence, Failure
 from treeproof.contract.inputs import Committed
 from treeproof.properties.probes.launch import Launched
 from treeproof.properties.scene import Scene
@@ -18,10 +18,30 @@ from treeproof.properties.visibility import row_name
 Rows = tuple[tuple[int | None, ...], ...]
 
 
-def _failure(kind: str, evidence: str, stage: str, message: str, **where: object) -> Failure:
+def _failure(
+    kind: str,
+    evidence: Evidence,
+    stage: str,
+    message: str,
+    *,
+    request: int | None = None,
+    row: int | None = None,
+    column: int | None = None,
+    expected: str = "",
+    actual: str = "",
+) -> Failure:
     return Failure(
-        identity="kv", kind=kind, evidence=evidence, stage=stage, message=message, **where
-    )  # type: ignore[arg-type]
+        identity="kv",
+        kind=kind,
+        evidence=evidence,
+        stage=stage,
+        message=message,
+        request=request,
+        row=row,
+        column=column,
+        expected=expected,
+        actual=actual,
+    )
 
 
 def judge_out_cache_loc(scene: Scene, out_cache_loc: Sequence[int], stage: str) -> list[Failure]:

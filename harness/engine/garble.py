@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ def garble(x: VerifyInput, consumes: Set[str], seed: int) -> VerifyInput:
     Garbage stays in the range that indices have, so that it misleads rather than crashes.
     """
     generator = torch.Generator().manual_seed(seed % 2**63)
-    changed: dict[str, Tensor] = {}
+    changed: dict[str, Any] = {}
     for name in TENSOR_FIELDS:
         value = getattr(x, name)
         if value is None:

@@ -208,15 +208,16 @@ def _same(trial: Trial, a: Launched, b: Launched) -> bool:
 def _unwritten_shows() -> Iterator[None]:
     """Memory a kernel allocates and does not write holds NaN, so that it shows."""
     # The debug mode is the same switch as use_deterministic_algorithms, which imports a compiler.
-    mode, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic
+    mode = torch.get_deterministic_debug_mode()
+    fill: Any = torch.utils.deterministic  # its module gets this attribute by a class of its own
     was = fill.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn")
-    fill.fill_uninitialized_memory = True  # type: ignore[assignment]
+    fill.fill_uninitialized_memory = True
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        fill.fill_uninitialized_memory = was  # type: ignore[assignment]
+        fill.fill_uninitialized_memory = was
 
 
 # --- chosen data -----------------------------------------------------------------------------------
