@@ -240,6 +240,15 @@ def test_a_wrong_value_is_refused_with_its_field_and_what_is_accepted(
         (case, {"seed": 2**63 - 1, "score_spread": 64}),
         (case, {"layout": layout(num_slots=16)}),
         (case, {"layout": layout(num_slots=256)}),
+        (case, {"requests": (request(pad_rows=8189),)}),
+        (
+            case,
+            {
+                "requests": (request(prefix_len=0),) * 256,
+                "layout": layout(num_slots=2048),
+                "shape": shape(v_head_dim=16),
+            },
+        ),
         (case, {"layout": layout(num_slots=12, pad_slot=-1)}),
         (case, {"layout": layout(shared_prefix=4), "requests": (request(), request(prefix_len=4))}),
         (case, {"layout": layout(evicted=True), "shape": shape(visibility=Window(width=2))}),
@@ -312,6 +321,11 @@ def test_shape_properties() -> None:
     assert shape(visibility=Full()).window is None
     assert shape(visibility=Window(width=3)).window == 3
     assert shape().group_size == 2
+
+
+def test_no_column_is_evicted_where_the_root_sees_the_first() -> None:
+    made = case(layout=layout(page_size=1, evicted=True), shape=shape(visibility=Window(width=20)))
+    assert made.evicted_columns(0) == 0
 
 
 @pytest.mark.parametrize(

@@ -403,6 +403,18 @@ def test_a_file_is_loaded_by_path_and_by_path_and_name(tmp_path: Path, name: str
     assert registered(sys.modules[found.make.attend.__module__].attend) is found  # type: ignore[attr-defined]
 
 
+def test_a_file_is_run_as_python_would_run_it(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "mine.py",
+        "import treeproof\n\n@treeproof.register('mine')\n"
+        "def attend(x: int) -> object:\n    return (attend.__annotations__, __file__, __name__)\n",
+    )
+    annotations, path, name = load(str(file)).make().attend(1)
+    assert annotations == {"x": int, "return": object}
+    assert path == str(file)
+    assert sys.modules[name].__spec__.origin == str(file)  # type: ignore[union-attr]
+
+
 def test_a_file_in_a_folder_named_like_a_file(tmp_path: Path) -> None:
     (tmp_path / "tree.py").mkdir()
     file = write(tmp_path / "tree.py" / "mine.py", backend_text())
