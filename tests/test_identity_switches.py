@@ -208,3 +208,12 @@ def test_leaves_are_walked_one_by_one_and_a_limit_spreads_over_the_tree() -> Non
     assert [p.rows[0][-1] for p in spread[:-1]] == [1, 5, 9, 13, 17, 21]
     # The smaller tree has two leaves, rows 2 and 4, and walks them in turn.
     assert [p.rows[1][-1] for p in spread[:-1]] == [2, 4, 2, 4, 2, 4]
+
+
+def test_the_oracle_is_paid_for_once_a_case() -> None:
+    case = VerifyCase(requests=CASE.requests, shape=CASE.shape, layout=CASE.layout, seed=77)
+    first, second = (
+        check_case(case, load(name), CheckOptions()).seconds for name in ("direct-mask", "topology")
+    )
+    assert first["oracle"] > 0
+    assert "oracle" not in second

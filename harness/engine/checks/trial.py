@@ -114,7 +114,6 @@ class Trial:
         seconds = dict(self.seconds)
         if "probe" in seconds:  # the backend ran inside the probes
             seconds["probe"] = max(0.0, seconds["probe"] - seconds.get("backend", 0.0))
-        seconds["oracle"] = self.prepared.seconds
         kept = tuple(f for f in self.failures if self.wants(f.identity, f.evidence))
         return Checked(
             case=self.case.id,
