@@ -10,8 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+PATIENCE = 300.0
+"""Seconds for what is not the kernel's: importing a backend's packages, and the oracle."""
+
 REARM = 0.1
 """Share of its time that a stage may lose to a watchdog armed for the stage before it."""
+
+
+def seconds_for(stage: str, launch_timeout: float) -> float:
+    """How long a stage may take before its worker counts as hung."""
+    return max(launch_timeout, PATIENCE) if stage in ("load", "oracle") else launch_timeout
 
 
 class Watch:
@@ -21,13 +29,16 @@ class Watch:
         self._seconds = seconds
         self._trace = trace
         self._armed = -math.inf
+        self._limit = 0.0
 
-    def arm(self) -> None:
+    def arm(self, stage: str) -> None:
         """Begin to count anew. Arming costs a thread, so it is not done for every launch."""
-        now = time.monotonic()
-        if self._trace is not None and now - self._armed > REARM * self._seconds:
-            self._armed = now
-            faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._trace)
+        if self._trace is None:
+            return
+        now, limit = time.monotonic(), seconds_for(stage, self._seconds)
+        if limit != self._limit or now - self._armed > REARM * limit:
+            self._armed, self._limit = now, limit
+            faulthandler.dump_traceback_later(limit, exit=True, file=self._trace)
 
     def disarm(self) -> None:
         self._armed = -math.inf

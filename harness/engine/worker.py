@@ -112,6 +112,7 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
     )
     in_flight = InFlightFile(folder.in_flight, record)
     seconds = settings.launch_timeout if settings.watched else None
+    importlib.import_module(settings.checker)  # torch takes seconds, and is no backend's fault
     try:
         with watchdog(seconds, trace_path(folder.in_flight, task.number)) as watch:
             return [
@@ -157,7 +158,7 @@ def _check_one(
 ) -> Checked:
     def enter(stage: str) -> None:
         in_flight.update(meta.name, stage)
-        watch.arm()
+        watch.arm(stage)
 
     if settings.device in _suspected and settings.watched and _context_is_dead(settings.device):
         os._exit(DEAD_CONTEXT)

@@ -22,6 +22,7 @@ from treeproof.engine.in_flight import read_in_flight, record_path
 from treeproof.engine.loss import Lost, examine_loss
 from treeproof.engine.run_folder import BackendMeta, RunFolder
 from treeproof.engine.seat import OwnSeat, ProcessSeat, Seat
+from treeproof.engine.watchdog import seconds_for
 from treeproof.engine.worker import Task, WorkerSettings
 
 QUEUED = 2
@@ -183,7 +184,8 @@ class WorkerPool:
             os.kill(record.pid, 0)
             launch.gone_since = None
             path = record_path(self._folder.in_flight, launch.task.number)
-            if time.time() - path.stat().st_mtime > launch.launch_timeout + GRACE:
+            limit = seconds_for(record.stage, launch.launch_timeout)
+            if time.time() - path.stat().st_mtime > limit + GRACE:
                 launch.ended = True
                 os.kill(record.pid, signal.SIGKILL)
         except ProcessLookupError:
