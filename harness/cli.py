@@ -209,11 +209,13 @@ def show(case_file: Path) -> int:
 @click.option("--request", type=int, default=0, show_default=True, help="Request of the batch.")
 @click.option("--row", type=int, required=True, help="Verify row within the request.")
 @BACKEND
-def trace(case_file: Path, request: int, row: int, backend: str | None) -> int:
+@run_options("device", "launch-timeout")
+def trace(case_file: Path, request: int, row: int, backend: str | None, **options: Any) -> int:
     """Follow one row through the stages.
 
     Its token, position, visible keys, links and slot, as they must be.
-    With --backend, what its check recovered or declared stands beside.
+    With --backend, what its check recovered or declared stands beside. It runs on the device that
+    a failure was found on, unless another is given.
 
     \b
     treeproof trace case.json --row 2
@@ -222,14 +224,22 @@ def trace(case_file: Path, request: int, row: int, backend: str | None) -> int:
     from treeproof.reports.console import open_console, write
     from treeproof.reports.trace import trace_lines
 
-    case, _ = read_case(case_file)
+    case, reproducer = read_case(case_file)
     require_row(case, request, row)
     checked = None
     if backend is not None:
         require_known((backend,))
-        from treeproof.engine.check import CheckOptions, check_case
+        settings = settings_from(options, (backend,))
+        from treeproof.engine.alone import check_alone
 
-        checked = check_case(case, load(backend), CheckOptions())
+        found_on = reproducer.device if reproducer is not None else settings.device
+        checked = check_alone(
+            case,
+            backend,
+            device=settings.device if options["device"] else found_on,
+            launch_timeout=settings.launch_timeout,
+            in_process=settings.workers == 0,
+        )
     write(open_console(), trace_lines(case, request, row, checked))
     return CLEAN
 

@@ -5,11 +5,12 @@ Beside what the drawn tree says stands what a backend's check recovered, where o
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import Recovered
+from treeproof.contract.failure import IDENTITIES, Recovered
 from treeproof.contract.ledger import SlotLedger
 from treeproof.properties.expected import expected_reads
 from treeproof.reports.visibility import keys_in_words, ranges
@@ -29,7 +30,7 @@ def trace_lines(
     for name, text in drawn:
         lines.append(f"  {name:<10}  {text}")
         lines += [f"  {'':<10}  {said}" for said in _said(name, checked, request, row)]
-    return lines
+    return lines + _beside(checked, request, row)
 
 
 def _expected(case: VerifyCase, b: int, row: int) -> list[tuple[str, str]]:
@@ -84,6 +85,17 @@ def _said(name: str, checked: Checked, b: int, row: int) -> list[str]:
                 lines.append(f"✗ {failure.evidence}: {failure.message}")
         if not recovered:
             lines += _verdicts(checked, identity)
+    return lines
+
+
+def _beside(checked: Checked, b: int, row: int) -> list[str]:
+    """What failed in the columns beside the five identities: on this row, or on none in particular."""
+    lines: list[str] = []
+    for failure in checked.failures:
+        here = failure.row is None or (failure.request, failure.row) == (b, row)
+        if failure.identity not in IDENTITIES and here:
+            said = f"  {failure.identity:<10}  ✗ {failure.evidence}: {failure.message}"
+            lines += textwrap.wrap(said, 100, subsequent_indent=" " * 16, max_lines=4)
     return lines
 
 

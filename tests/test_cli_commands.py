@@ -197,6 +197,21 @@ def test_trace_puts_a_backend_beside_what_is_expected(run: Run) -> None:
     assert lines[keys + 2].startswith("              ✗ measured: row 2 ")
 
 
+def test_a_backend_that_crashes_is_traced_all_the_same(run: Run) -> None:
+    Path("mortal.py").write_text(
+        "import ctypes, treeproof\n\n"
+        "@treeproof.register('mortal')\n"
+        "def attend(x, q, k, v, k_cache, v_cache):\n"
+        "    ctypes.string_at(0)\n"
+    )
+    code, out, _ = run("trace", write_case(), "--row", "2", "--backend", "mortal.py")
+    assert code == 0
+    assert "\n              measured: not checked (its worker was lost: crash)\n" in out
+    assert (
+        "\n  contract    ✗ measured: mortal in stage attend: the worker process ended by SIG" in out
+    )
+
+
 def test_the_installed_backends_are_listed_with_their_stages(run: Run) -> None:
     code, out, _ = run("backends")
     assert code == 0

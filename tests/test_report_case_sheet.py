@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase, Window
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import Cell, Failure, Recovered
+from treeproof.contract.failure import Cell, Failure, Identity, Recovered
 from treeproof.contract.tree import CandidateTree
 from treeproof.reports.case_sheet import case_lines
 from treeproof.reports.trace import trace_lines
@@ -129,3 +129,27 @@ def test_a_backend_that_was_checked_stands_below_each_expectation() -> None:
     ]
     assert "              measured: parent row not determined" in lines
     assert lines[-1] == "              measured, commit: not checked (reference)"
+
+
+def test_a_trace_ends_with_what_failed_beside_the_identities_on_this_row_or_on_none() -> None:
+    def failure(identity: Identity, row: int | None, message: str) -> Failure:
+        return Failure(
+            identity=identity, kind="any", evidence="measured", stage="attend",
+            request=None if row is None else 0, row=row, message=message,
+        )  # fmt: skip
+
+    checked = Checked(
+        case=CASE.id,
+        backend="mine",
+        cells=(),
+        failures=(
+            failure("output", 3, "row 3 is off"),
+            failure("output", 2, "row 2 is off"),
+            failure("contract", None, "attend raised\nKeyError"),
+        ),
+    )
+    assert trace_lines(CASE, 0, 3, checked)[-2:] == [
+        "  output      ✗ measured: row 3 is off",
+        "  contract    ✗ measured: attend raised KeyError",
+    ]
+    assert not any("is off" in line for line in trace_lines(CASE, 0, 1, checked))

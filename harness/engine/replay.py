@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
-import threading
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
+from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, Failure
+from treeproof.contract.failure import Failure
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import Reproducer
-from treeproof.engine.beginning import load_backends
-from treeproof.engine.loss import events_of_loss
-from treeproof.engine.run_folder import RunFolder
+from treeproof.engine.alone import check_alone
 from treeproof.engine.runner import CHECKER
-from treeproof.engine.worker import InternalError, WorkerSettings
-from treeproof.engine.worker_pool import Done, WorkerPool
+from treeproof.engine.worker import InternalError
 
 
 class Outcome(StrEnum):
@@ -52,51 +47,23 @@ def replay(
     in_process: bool = False,
     checker: str = CHECKER,
 ) -> Replay:
-    """Check the case of a reproducer on a backend, judged in all columns.
+    """Check the case of a reproducer on a backend, as `check_alone` does.
 
-    `backend` is a reference as `registry.load` takes it. `device` None is the reproducer's. The
-    check runs in a worker, where a crash is a finding, or `in_process`, where a debugger can follow.
+    `device` None is the reproducer's.
     """
-    with tempfile.TemporaryDirectory(prefix="treeproof-") as place:
-        folder = RunFolder(Path(place))
-        folder.make()
-        settings = WorkerSettings(
-            folder=folder.path,
-            checker=checker,
+    try:
+        checked = check_alone(
+            reproducer.case,
+            backend,
             device=device or reproducer.device,
             profile=profile,
             launch_timeout=launch_timeout,
-            watched=not in_process,
+            in_process=in_process,
+            checker=checker,
         )
-        pool = WorkerPool(settings, 0 if in_process else 1)
-        try:
-            return _replay(reproducer, backend, pool, launch_timeout)
-        except (BackendError, InternalError) as error:
-            return Replay(Outcome.ERROR, str(error))
-        finally:
-            pool.stop()
-
-
-def _replay(
-    reproducer: Reproducer, backend: str, pool: WorkerPool, launch_timeout: float
-) -> Replay:
-    (meta,) = load_backends((backend,), pool)
-    if meta.unavailable:
-        return Replay(Outcome.ERROR, f"backend {backend} cannot run here: {meta.unavailable}")
-    outcome = pool.ask(
-        pool.seats[0],
-        meta,
-        reproducer.case,
-        frozenset(COLUMNS),
-        launch_timeout=launch_timeout,
-        abandoned=threading.Event(),
-    )
-    assert outcome is not None
-    if isinstance(outcome, Done):
-        return _judge(reproducer, outcome.checks[0])
-    if outcome.blamed is None:
-        return Replay(Outcome.ERROR, outcome.detail)
-    return _judge(reproducer, events_of_loss(outcome, COLUMNS)[1])
+    except (BackendError, BackendUnavailable, InternalError) as error:
+        return Replay(Outcome.ERROR, str(error))
+    return _judge(reproducer, checked)
 
 
 def _judge(reproducer: Reproducer, checked: Checked) -> Replay:

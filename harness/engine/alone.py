@@ -1,0 +1,74 @@
+"""One case on one backend, outside a run: what a replay and a trace rest on."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+
+from treeproof.contract.backend import BackendUnavailable
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import Checked
+from treeproof.contract.failure import COLUMNS
+from treeproof.contract.registry import BackendError
+from treeproof.engine.beginning import load_backends
+from treeproof.engine.loss import events_of_loss
+from treeproof.engine.run_folder import RunFolder
+from treeproof.engine.runner import CHECKER
+from treeproof.engine.worker import WorkerSettings
+from treeproof.engine.worker_pool import Done, WorkerPool
+
+
+def check_alone(
+    case: VerifyCase,
+    backend: str,
+    *,
+    device: str = "cpu",
+    profile: str = "quick",
+    launch_timeout: float = 60.0,
+    in_process: bool = False,
+    checker: str = CHECKER,
+) -> Checked:
+    """The verdicts of one backend on one case, judged in all columns; nothing is kept on disk.
+
+    `backend` is a reference as `registry.load` takes it. The check runs in a worker, where a crash
+    or a hang is a finding, or `in_process`, where a debugger can follow. Raises BackendError where
+    the backend is not there or its worker was lost outside the check, BackendUnavailable where it
+    cannot run here, InternalError where treeproof itself fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="treeproof-") as place:
+        folder = RunFolder(Path(place))
+        folder.make()
+        settings = WorkerSettings(
+            folder=folder.path,
+            checker=checker,
+            device=device,
+            profile=profile,
+            launch_timeout=launch_timeout,
+            watched=not in_process,
+        )
+        pool = WorkerPool(settings, 0 if in_process else 1)
+        try:
+            return _check(case, backend, pool, launch_timeout)
+        finally:
+            pool.stop()
+
+
+def _check(case: VerifyCase, backend: str, pool: WorkerPool, launch_timeout: float) -> Checked:
+    (meta,) = load_backends((backend,), pool)
+    if meta.unavailable:
+        raise BackendUnavailable(f"backend {backend} cannot run here: {meta.unavailable}")
+    outcome = pool.ask(
+        pool.seats[0],
+        meta,
+        case,
+        frozenset(COLUMNS),
+        launch_timeout=launch_timeout,
+        abandoned=threading.Event(),
+    )
+    assert outcome is not None
+    if isinstance(outcome, Done):
+        return outcome.checks[0]
+    if outcome.blamed is None:
+        raise BackendError(outcome.detail)
+    return events_of_loss(outcome, COLUMNS)[1]
