@@ -49,7 +49,7 @@ def summary_lines(run: Run) -> list[Text]:
 
 
 def figures(run: Run) -> list[str]:
-    """Cases, rows, prefixes, event classes, time, seed and folder: what makes the counts mean."""
+    """What makes the counts mean something: sizes, event classes, time, seed, versions and folder."""
     rows, prefixes = run.rows, run.prefixes
     checks = sum(run.completed_checks(name) for name in run.backends)
     split = run.time_split
@@ -64,11 +64,18 @@ def figures(run: Run) -> list[str]:
         f"time     {seconds}; in all workers: {parts}",
         f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
         f"device {run.meta.device}",
+        *_environment(run),
         f"run      {_short(run.folder.path)}",
     ]
     if run.losses:
         lines.append(f"workers  {len(run.losses)} lost; the run went on")
     return lines
+
+
+def _environment(run: Run) -> list[str]:
+    """Versions of what decides a verdict: a failure that is sent on is read elsewhere."""
+    versions = ", ".join(f"{name} {version}" for name, version in run.meta.versions.items())
+    return [f"versions {versions}"] if versions else []
 
 
 def _event_classes(run: Run) -> str:

@@ -240,6 +240,13 @@ def test_event_classes_of_few_cases_are_warned_about(folder: Path) -> None:
     assert not any("fewer than" in line.plain for line in given)
 
 
+def test_the_figures_name_the_versions_that_decided(folder: Path) -> None:
+    run = run_of(folder, [drawn(1)])
+    versions = {"treeproof": "0.1.0", "torch": "2.13.0+cpu"}
+    told = Run(run.folder, msgspec.structs.replace(run.meta, versions=versions), run.events)
+    assert figures(told)[-2] == "versions treeproof 0.1.0, torch 2.13.0+cpu"
+
+
 def test_lost_workers_are_counted(folder: Path) -> None:
     lost = WorkerLost(case="c1", backend="causal", how="crash")
     assert figures(run_of(folder, [drawn(1), lost]))[-1] == "workers  1 lost; the run went on"
