@@ -40,6 +40,8 @@ class Explained:
     """The command that replays it."""
     reduction: str = ""
     """How the case was made smaller, in words."""
+    varies: str = ""
+    """Aspects of the case that this failure does not need, with the values it was seen at."""
 
 
 def failure_block(what: Explained) -> list[Text]:
@@ -82,7 +84,10 @@ def _case_part(what: Explained, case: VerifyCase) -> list[Text]:
     b = what.failure.request or 0
     request = case.requests[b]
     size = f"  case of {summary(case)}"
-    lines = [prose(f"{size}; {what.reduction}" if what.reduction else size), Text("")]
+    lines = [prose(f"{size}; {what.reduction}" if what.reduction else size)]
+    if what.varies:
+        lines += [prose(f"  {part}") for part in _wrapped(f"varies freely: {what.varies}", 3)]
+    lines.append(Text(""))
     if len(case.requests) > 1:
         lines.append(Text(f"  request {b}", style="dim"))
     lines += [Text(f"  {line}") for line in _tree(what.failure, request, case.shape.window)]

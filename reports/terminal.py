@@ -17,6 +17,7 @@ from treeproof.reports.case_sheet import count
 from treeproof.reports.console import command, prose, write
 from treeproof.reports.failure_block import Explained, failure_block
 from treeproof.reports.matrix import matrix_lines, reason_lines
+from treeproof.reports.varies import varies_freely
 
 PARTS = ("generate", "oracle", "build", "backend", "probe", "check")
 FEW = 5
@@ -113,7 +114,15 @@ def explained(run: Run, group: FailureGroup) -> Explained:
         checks=group.checks,
         replay=replay_command(run, group),
         reduction=_reduction(run, group),
+        varies=_varies(run, group),
     )
+
+
+def _varies(run: Run, group: FailureGroup) -> str:
+    if group.reduced is None or group.case != group.reduced.reduced:
+        return ""
+    drawn, reduced = _case(run, group.reduced.original), _case(run, group.reduced.reduced)
+    return "" if drawn is None or reduced is None else varies_freely(drawn, reduced)
 
 
 def _case(run: Run, case_id: str) -> VerifyCase | None:

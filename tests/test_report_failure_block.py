@@ -11,6 +11,7 @@ from treeproof.contract.event import Checked
 from treeproof.contract.failure import Failure, Recovered
 from treeproof.contract.tree import CandidateTree
 from treeproof.reports.failure_block import MAX_LINES, Explained, failure_block
+from treeproof.reports.varies import varies_freely
 
 REPLAY = "treeproof replay .treeproof/runs/1/failures/causal.json --backend causal.py"
 
@@ -24,7 +25,7 @@ def case_of(*parents: tuple[int, ...], prefix_len: int = 0) -> VerifyCase:
         )
         for p in parents
     )
-    shape = AttentionShape(num_q_heads=2, num_kv_heads=1, head_dim=8, v_head_dim=8)
+    shape = AttentionShape(num_q_heads=2, num_kv_heads=1, head_dim=16, v_head_dim=16)
     return VerifyCase(requests=requests, shape=shape, layout=KVLayout(page_size=1, num_slots=4096))
 
 
@@ -192,3 +193,17 @@ def test_a_likely_cause_is_said() -> None:
     caused = msgspec.structs.replace(SIBLING, cause="a causal mask in row order")
     lines = plain(explained(case_of((-1, 0, 0)), caused))
     assert "  likely cause: a causal mask in row order" in lines
+
+
+def test_values_that_both_the_drawn_and_the_reduced_case_fail_at_vary_freely() -> None:
+    drawn, reduced = case_of((-1, 0, 0), (-1, 0), prefix_len=7), case_of((-1, 0, 0))
+    drawn = msgspec.structs.replace(
+        drawn, shape=msgspec.structs.replace(drawn.shape, dtype="bfloat16", rotary=10000.0)
+    )
+    words = "dtype (bfloat16, float32), rotary (on, off), requests (2, 1), longest prefix (7, 0)"
+    assert varies_freely(drawn, reduced) == words
+    assert varies_freely(reduced, reduced) == ""
+    lines = [line.plain for line in failure_block(explained(reduced, SIBLING, varies=words))]
+    assert f"  varies freely: {words.removesuffix(' 0)')}" in lines
+    without = [line.plain for line in failure_block(explained(reduced, SIBLING))]
+    assert not any("varies freely" in line for line in without)
