@@ -10,6 +10,7 @@ from treeproof.contract.failure import Evidence, Failure
 from treeproof.properties.visibility import row_name
 
 Tokens = tuple[tuple[int | None, ...], ...]
+Walk = tuple[int, Sequence[int], Sequence[int]]
 
 
 def recover_tokens(tokens: Sequence[int], qo_indptr: Sequence[int]) -> Tokens:
@@ -17,20 +18,28 @@ def recover_tokens(tokens: Sequence[int], qo_indptr: Sequence[int]) -> Tokens:
     return tuple(tuple(tokens[lo:hi]) for lo, hi in itertools.pairwise(qo_indptr))
 
 
-def recover_emitted(
-    walks: Sequence[tuple[int, Sequence[int], Sequence[int]]], rows: Sequence[int]
-) -> Tokens:
+def recover_emitted(walks: Sequence[Walk], rows: Sequence[int]) -> Tokens:
     """Measured: token that acceptance emitted for each row it accepted.
 
     A walk is (request, accepted local rows, emitted tokens); the token emitted at step j belongs to
-    the row accepted at step j + 1. Where walks disagree the later one stands.
+    the row accepted at step j + 1. Where walks disagree it is not determined.
     """
-    found: list[list[int | None]] = [[None] * n for n in rows]
+    found: list[list[set[int]]] = [[set() for _ in range(n)] for n in rows]
     for request, accepted, tokens in walks:
         for row, token in zip(accepted[1:], tokens, strict=False):
             if 0 <= row < len(found[request]):
-                found[request][row] = token
-    return tuple(map(tuple, found))
+                found[request][row].add(token)
+    return tuple(tuple(min(t) if len(t) == 1 else None for t in request) for request in found)
+
+
+def judge_emitted(case: VerifyCase, walks: Sequence[Walk]) -> list[Failure]:
+    """Measured: each walk by itself, so that a right one does not cover up for a wrong one."""
+    rows = [request.num_nodes for request in case.requests]
+    failures: dict[tuple[int | None, int | None, str], Failure] = {}
+    for walk in walks:
+        for failure in judge(case, recover_emitted([walk], rows), "measured", "accept"):
+            failures.setdefault((failure.request, failure.row, failure.actual), failure)
+    return list(failures.values())
 
 
 def judge(case: VerifyCase, tokens: Tokens, evidence: Evidence, stage: str) -> list[Failure]:

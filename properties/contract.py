@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treeproof.contract.case import AttentionShape, KVLayout, MaskMode
 from treeproof.contract.inputs import (
     TENSOR_FIELDS,
     Accepted,
@@ -69,7 +70,27 @@ def valid_attended(result: Any, scene: Scene) -> Attended:
     )
     if attended.lse is not None:
         _require_tensor(attended.lse, "lse", "attend", (rows, shape.num_q_heads), (torch.float32,))
-    return attended
+    return Attended(
+        out=attended.out.detach(),
+        lse=None if attended.lse is None else attended.lse.detach(),
+        declared=_valid_declared(attended.declared),
+    )
+
+
+def _valid_declared(declared: Any) -> dict[str, Tensor]:
+    """Tables by name, without their gradients."""
+    if not isinstance(declared, Mapping):
+        message = f"declared is {type(declared).__name__}, not a mapping"
+        raise Violation(contract_failure("wrong-type", "attend", message))
+    unknown = sorted(map(str, set(declared) - set(TENSOR_FIELDS)))
+    if unknown:
+        message = f"attend declared {', '.join(unknown)}: no such field of VerifyInput"
+        raise Violation(contract_failure("unknown-field", "attend", message))
+    for name, table in declared.items():
+        if not isinstance(table, Tensor):
+            message = f"declared {name} is {type(table).__name__}, not a tensor"
+            raise Violation(contract_failure("wrong-type", "attend", message))
+    return {name: table.detach() for name, table in declared.items()}
 
 
 def require_finite(attended: Attended, scene: Scene, probe: str) -> None:
@@ -92,7 +113,7 @@ def require_finite(attended: Attended, scene: Scene, probe: str) -> None:
 _INTS = (torch.int64, torch.int32)
 
 
-def valid_accepted(result: Any, scene: Scene, x: VerifyInput) -> Accepted:
+def valid_accepted(result: Any, scene: Scene, spec_steps: int) -> Accepted:
     if not isinstance(result, Accepted):
         raise Violation(
             contract_failure(
@@ -102,7 +123,7 @@ def valid_accepted(result: Any, scene: Scene, x: VerifyInput) -> Accepted:
             )
         )
     requests = len(scene.case.requests)
-    wide = (requests, x.spec_steps + 1)
+    wide = (requests, spec_steps + 1)
     _require_tensor(result.accept_index, "accept_index", "accept", wide, _INTS)
     _require_tensor(result.accept_len, "accept_len", "accept", (requests,), _INTS)
     _require_tensor(result.tokens, "tokens", "accept", wide, _INTS)
@@ -125,6 +146,13 @@ def valid_committed(result: Any, scene: Scene) -> Committed:
 
 
 _FLAT = {"draft_token", "positions", "out_cache_loc"}
+_BATCH = {"seq_lens", "qo_indptr", "request_slots", "req_to_token"}
+_PLAIN: dict[str, type] = {
+    "topk": int,
+    "spec_steps": int,
+    "shape": AttentionShape,
+    "kv": KVLayout,
+}
 _LINKS = {
     "retrieve_index",
     "retrieve_next_token",
@@ -169,12 +197,36 @@ def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
                     "wrong-type", "build", f"{name} is {type(value).__name__}, not a tensor"
                 )
             )
+        elif name in TENSOR_FIELDS and value is not None and _holds_floats(value):
+            dtype = str(value.dtype).removeprefix("torch.")
+            message = f"{name} has dtype {dtype}, expected integers or bool"
+            raise Violation(contract_failure("wrong-dtype", "build", message))
+        elif name in _PLAIN and not isinstance(value, _PLAIN[name]):
+            message = f"{name} is {type(value).__name__}, not {_PLAIN[name].__name__}"
+            raise Violation(contract_failure("wrong-type", "build", message))
+        elif name == "mask_mode" and not isinstance(value, MaskMode | None):
+            message = f"mask_mode is {type(value).__name__}, not MaskMode"
+            raise Violation(contract_failure("wrong-type", "build", message))
+        elif name in _BATCH and value is None:
+            raise Violation(contract_failure("wrong-type", "build", f"{name} is not built"))
     return {name: value for name, value in produced.items() if value is not None}
+
+
+def _holds_floats(table: Tensor) -> bool:
+    """An empty list becomes a tensor of floats, and means no harm."""
+    return table.is_floating_point() and table.numel() > 0
 
 
 def mutated(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
     """Names of inputs whose bits changed."""
     return [name for name, tensor in before.items() if not same_bits(tensor, after[name])]
+
+
+def same_rows(a: Tensor, b: Tensor) -> Tensor:
+    """(rows,) bool: bitwise equality of each row."""
+    size = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    equal = a.contiguous().view(size) == b.contiguous().view(size)
+    return equal.flatten(1).all(1)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -100,6 +100,58 @@ def judge_retrieve_index(
     return failures
 
 
+def judge_link_cells(
+    case: VerifyCase, name: str, table: Sequence[Sequence[int]], stage: str
+) -> list[Failure]:
+    """Every cell is -1 or a row of the request other than its root; on padding it is -1.
+
+    Recovery ends a chain at any cell that names no row; a walk would go on from there.
+    """
+    failures = []
+    for b, request in enumerate(case.requests):
+        for row, found in enumerate(table[b]):
+            padded = row >= request.num_nodes
+            if found != -1 and (padded or not 0 < found < request.num_nodes):
+                what = "padding" if padded else "a real row"
+                failures.append(
+                    Failure(
+                        identity="traversal", kind="dangling-link", evidence="declared",
+                        stage=stage, request=b, row=row, expected="-1", actual=str(found),
+                        message=f"{name} of row {row} ({what}) is {found}, expected -1"
+                        + ("" if padded else f" or a row from 1 to {request.num_nodes - 1}"),
+                    )
+                )  # fmt: skip
+        root = table[b][0]
+        if name == "retrieve_next_sibling" and 0 < root < request.num_nodes:
+            failures.append(
+                Failure(
+                    identity="traversal", kind="dangling-link", evidence="declared", stage=stage,
+                    request=b, row=0, expected="-1", actual=str(root),
+                    message=f"{name} of row 0 (the root) is {root}, expected -1",
+                )
+            )  # fmt: skip
+    return failures
+
+
+def judge_parent_table(
+    case: VerifyCase, table: Sequence[Sequence[int]], stage: str
+) -> list[Failure]:
+    """retrieve_parent_token[b][i] is the parent's row; -1 on the root and past the last node."""
+    failures = []
+    for b, request in enumerate(case.requests):
+        true = [*request.parent_rows, *[-1] * (len(table[b]) - request.num_nodes)]
+        for row, (found, parent) in enumerate(zip(table[b], true, strict=True)):
+            if found != parent:
+                failures.append(
+                    Failure(
+                        identity="traversal", kind="wrong-parent", evidence="declared",
+                        stage=stage, request=b, row=row, expected=str(parent), actual=str(found),
+                        message=f"retrieve_parent_token of row {row} is {found}, expected {parent}",
+                    )
+                )  # fmt: skip
+    return failures
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What the target predicts at every row of the launch, and the walk that must follow.
@@ -152,7 +204,14 @@ def _stranger(case: VerifyCase, b: int, node: int) -> int:
     """A token that none of the node's children carries."""
     tree = case.requests[b].tree
     taken = {tree.tokens[child] for child in tree.children(node)}
-    token = address_hash(case.seed, _OFF_PATH, b, node) % VOCABULARY
+    drawn = address_hash(case.seed, _OFF_PATH, b, node)
+    if case.requests[b].pad_rows and drawn % 2:
+        token = 0  # padded rows mostly carry it: an acceptance that walks into them shows
+    elif taken and drawn % 4 < 3:
+        # One bit from a child's token: a comparison in a narrower type takes it for the child's.
+        token = min(taken) ^ (1 << drawn // 4 % 31)
+    else:
+        token = drawn % VOCABULARY
     while token in taken:
         token = (token + 1) % VOCABULARY
     return token
@@ -166,9 +225,13 @@ def judge_walk(
     failures = []
     for b, request in enumerate(case.requests):
         want = [case.qo_indptr[b] + row for row in prediction.rows[b]]
-        got = [i for i in accepted[b] if i != -1]
-        if lengths[b] != len(want) or got != want:
-            local = [i - case.qo_indptr[b] for i in got]
+        padded = [*want, *[-1] * (len(accepted[b]) - len(want))]
+        if lengths[b] != len(want) or list(accepted[b]) != padded:
+            got = list(accepted[b])
+            while got and got[-1] == -1:
+                got.pop()
+            # A hole is shown as it stands; all else as rows of the request.
+            local = [i if i == -1 else i - case.qo_indptr[b] for i in got]
             failures.append(
                 Failure(
                     identity="traversal", kind="wrong-walk", evidence="measured", stage="accept",
@@ -182,12 +245,24 @@ def judge_walk(
 
 
 def judge_bonus(
-    case: VerifyCase, prediction: Prediction, tokens: Sequence[Sequence[int]]
-) -> list[Failure]:
-    """The last emitted token is what the target predicts at the last accepted row."""
+    case: VerifyCase, prediction: Prediction, tokens: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+) -> list[Failure]:  # fmt: skip
+    """The last emitted token is what the target predicts at the last accepted row; then -1."""
     failures = []
     for b, want in enumerate(prediction.emitted):
         last = len(want) - 1
+        after = [token for token in tokens[b][max(0, lengths[b]) :] if token != -1]
+        if after:
+            failures.append(
+                Failure(
+                    identity="traversal", kind="tokens-past-the-bonus", evidence="measured",
+                    stage="accept", request=b, row=prediction.rows[b][-1],
+                    expected="-1", actual=str(after[0]),
+                    message=f"tokens holds {after[0]} past the accept_len of {lengths[b]} of request "
+                    f"{b}, expected -1",
+                )
+            )  # fmt: skip
         if tokens[b][last] != want[last]:
             failures.append(
                 Failure(

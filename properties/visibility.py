@@ -88,8 +88,12 @@ def recover_lists(
 
 def recover_pages(page_table: Slots, lengths: Sequence[int], page_size: int) -> list[Slots]:
     """Slots that each line of a page table (lines, pages) names."""
-    found = []
-    for line, length in zip(page_table, lengths, strict=True):
+    found, most = [], page_table.shape[1] * page_size
+    for i, (line, length) in enumerate(zip(page_table, lengths, strict=True)):
+        if not 0 <= length <= most:
+            raise ValueError(
+                f"line {i} of page_table is {length} keys long: accepted are 0 to {most}"
+            )
         column = np.arange(length)
         found.append(line[column // page_size] * page_size + column % page_size)
     return found
@@ -107,15 +111,18 @@ def recover_closure(parents: Sequence[int | None]) -> npt.NDArray[np.bool_]:
 
 
 def recover_parents(closure: npt.NDArray[np.bool_]) -> tuple[int | None, ...]:
-    """Parent rows from who reads whom: the one read, other than itself, that reads most.
+    """Parent rows from who reads whom: the one read that reads most of the others that are read.
 
-    Row 0 is the root. None where a row reads no other (a window of one key hides the parent).
+    Row 0 is the root. None where a row reads no other (a window of one key hides the parent), or
+    where two read equally many. What a row reads in all says nothing: a window makes it equal.
     """
-    sizes = closure.sum(axis=1)
     parents: list[int | None] = [-1]
     for row in range(1, len(closure)):
-        read = [int(j) for j in np.flatnonzero(closure[row]) if j != row]
-        parents.append(max(read, key=lambda j: int(sizes[j])) if read else None)
+        read = np.flatnonzero(closure[row])
+        read = read[read != row]
+        shared = closure[np.ix_(read, read)].sum(axis=1)
+        first = np.flatnonzero(shared == shared.max(initial=-1))
+        parents.append(int(read[first[0]]) if len(first) == 1 else None)
     return tuple(parents)
 
 

@@ -11,6 +11,7 @@ from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, Cell, Evidence, Identity, Status
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.registry import Backend, BackendUnavailable
+from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.launches import judge_launches
 from treeproof.engine.checks.options import CheckOptions
@@ -18,6 +19,7 @@ from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import contract
+from treeproof.properties.batch import judge_batch
 from treeproof.properties.violation import Violation, raised
 
 __all__ = ["CheckOptions", "check_case"]
@@ -74,9 +76,11 @@ def _build(trial: Trial) -> VerifyInput:
     """The backend's own build, completed by the reference where it has none or a part of one."""
     made = trial.prepared.candidates
     if trial.has("build"):
-        fresh = replace(made, mask_buffer=made.mask_buffer.clone())
+        fresh = copied(made)
         result = trial.call("build", trial.instance.build, fresh)
+        trial.unchanged("build", made, fresh, free={"mask_buffer"})
         trial.produced = contract.valid_built(result, trial.scene)
+        trial.failures += judge_batch(trial.scene, made, trial.produced)
         if isinstance(result, VerifyInput):
             return result
     plain = reference.build(replace(made, mask_buffer=made.mask_buffer.clone()))
@@ -90,6 +94,8 @@ def _close(trial: Trial) -> None:
             trial.call("close", close)
         except Violation as violation:
             trial.broke(violation)
+        except BackendUnavailable as error:
+            trial.broke(raised("close", error))
 
 
 def _fill_gaps(trial: Trial) -> None:
@@ -102,7 +108,9 @@ def _fill_gaps(trial: Trial) -> None:
             if identity != "contract" and not only_measured and (identity, evidence) not in have:
                 reason = trial.broken or _why_missing(trial, identity, evidence)
                 trial.not_checked(identity, evidence, "", reason)
-    if trial.wants("contract", "measured"):
+    if not trial.called and not trial.failures:
+        trial.not_checked("contract", "measured", "", "no stage of its own was run")
+    elif trial.wants("contract", "measured"):
         failed = any(failure.identity == "contract" for failure in trial.failures)
         trial.cells.append(
             Cell(

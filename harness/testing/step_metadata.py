@@ -151,8 +151,11 @@ def _links(scene: Scene, tables: Mapping[str, Tensor], findings: Findings) -> No
     rows = [request.num_nodes for request in case.requests]
     found = []
     if "retrieve_next_token" in tables:
-        links = (tables["retrieve_next_token"], tables["retrieve_next_sibling"])
-        found.append(traversal.recover_links(links[0].tolist(), links[1].tolist(), rows))
+        names = ("retrieve_next_token", "retrieve_next_sibling")
+        down, right = (tables[name].tolist() for name in names)
+        found.append(traversal.recover_links(down, right, rows))
+        for name, table in zip(names, (down, right), strict=True):
+            findings.add(traversal.judge_link_cells(case, name, table, "build"))
     if "retrieve_parent_token" in tables:
         pointers = tables["retrieve_parent_token"].tolist()
         found.append(tuple(tuple(own[:n]) for own, n in zip(pointers, rows, strict=True)))

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from treeproof.contract.case import MaskMode
 from treeproof.contract.failure import Failure
-from treeproof.contract.inputs import TENSOR_FIELDS, VerifyInput
+from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import candidate, kv, position, traversal
-from treeproof.properties.contract import same_bits
 from treeproof.properties.declared import closures, declarations
-from treeproof.properties.violation import Violation, contract_failure, raised
+from treeproof.properties.violation import Violation, contract_failure
 from treeproof.properties.visibility import judge, recover_parents
+
+_CHAIN = ("retrieve_next_token", "retrieve_next_sibling")
 
 
 def judge_declared(trial: Trial, x: VerifyInput) -> None:
@@ -66,17 +68,19 @@ def _local(trial: Trial, rows: kv.Rows) -> kv.Rows:
 
 
 def _links(trial: Trial, x: VerifyInput) -> None:
-    made = {"retrieve_next_token", "retrieve_next_sibling"} <= set(trial.produced)
+    made = set(_CHAIN) <= set(trial.produced)
     if not made or not trial.wants("traversal", "declared"):
         return
     rows = [r.num_nodes for r in trial.case.requests]
-    parents = traversal.recover_links(
-        trial.produced["retrieve_next_token"].tolist(),
-        trial.produced["retrieve_next_sibling"].tolist(),
-        rows,
-    )
+    down, right = (trial.produced[name].tolist() for name in _CHAIN)
+    parents = traversal.recover_links(down, right, rows)
     trial.recover("traversal", "declared", "parents", parents)
     failures = traversal.judge_parents(trial.case, parents, "build")
+    for name, table in zip(_CHAIN, (down, right), strict=True):
+        failures += traversal.judge_link_cells(trial.case, name, table, "build")
+    if "retrieve_parent_token" in trial.produced:
+        table = trial.produced["retrieve_parent_token"].tolist()
+        failures += traversal.judge_parent_table(trial.case, table, "build")
     if "retrieve_index" in trial.produced:
         index = trial.produced["retrieve_index"].tolist()
         failures += traversal.judge_retrieve_index(trial.case, index, "build")
@@ -91,10 +95,6 @@ def _own_tables(trial: Trial) -> dict[str, Any]:
 
 def judge_launched(trial: Trial, x: VerifyInput, declared: Mapping[str, Any]) -> None:
     """Judge the tables that attend says it launched, where they are not ours handed back."""
-    unknown = sorted(set(declared) - set(TENSOR_FIELDS))
-    if unknown:
-        message = f"attend declared {', '.join(unknown)}: no such field of VerifyInput"
-        raise Violation(contract_failure("unknown-field", "attend", message))
     if not trial.wants("visibility", "declared"):
         return
     launched = {
@@ -108,7 +108,10 @@ def judge_launched(trial: Trial, x: VerifyInput, declared: Mapping[str, Any]) ->
 
 
 def _same(a: Any, b: Any) -> bool:
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and same_bits(a, b)
+    """Equal numbers: a table of ours does not become the backend's own by another integer type."""
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.is_floating_point():
+        return False
+    return torch.equal(a.long(), b.long())
 
 
 def _tables(trial: Trial, tables: Mapping[str, Any], mode: MaskMode | None, stage: str) -> None:
@@ -116,7 +119,8 @@ def _tables(trial: Trial, tables: Mapping[str, Any], mode: MaskMode | None, stag
         try:
             found = declarations(trial.scene, tables, mode or trial.case.mask.mode)
         except (ValueError, IndexError, KeyError, TypeError) as error:
-            trial.broke(raised(stage, error))
+            text = f"tables of {stage} cannot be decoded: {type(error).__name__}: {error}"
+            trial.broke(Violation(contract_failure("malformed-table", stage, text)))
             return
         if not found:
             return

@@ -6,6 +6,7 @@ import torch
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
+from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import candidate, contract, kv, traversal
@@ -19,24 +20,26 @@ def judge_rounds(trial: Trial, x: VerifyInput) -> None:
     for stage, judge in (("accept", _accept), ("commit", _commit)):
         if trial.has(stage):
             try:
-                judge(trial, x, seen)
+                judge(trial, seen)
             except Violation as violation:
                 trial.broke(violation)
 
 
-def _accept(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
-    walks: list[tuple[int, list[int], list[int]]] = []
+def _accept(trial: Trial, seen: VerifyInput) -> None:
+    walks: list[candidate.Walk] = []
     failures: list[Failure] = []
     for prediction in trial.prepared.rounds:
         target = torch.tensor(prediction.tokens, device=trial.scene.device)
-        done = contract.valid_accepted(
-            trial.call("accept", trial.instance.accept, seen, target), trial.scene, x
-        )
+        given = copied(seen), copied(target)
+        result = trial.call("accept", trial.instance.accept, *given)
+        for before, after in zip((seen, target), given, strict=True):
+            trial.unchanged("accept", before, after)
+        done = contract.valid_accepted(result, trial.scene, trial.prepared.candidates.spec_steps)
         with trial.timed("check"):
             index, lengths = done.accept_index.tolist(), done.accept_len.tolist()
             tokens = done.tokens.tolist()
             failures += traversal.judge_walk(trial.case, prediction, index, lengths)
-            failures += traversal.judge_bonus(trial.case, prediction, tokens)
+            failures += traversal.judge_bonus(trial.case, prediction, tokens, lengths)
         for b, accepted in enumerate(index):
             local = [i - trial.case.qo_indptr[b] for i in accepted if i != -1]
             # The last token emitted is the bonus, which is no row's token yet.
@@ -46,20 +49,21 @@ def _accept(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
         trial.recover("traversal", "measured", "parents", traversal.recover_walked(walks, rows))
         trial.judged("traversal", "measured", "accept", failures)
     if trial.wants("candidate", "measured"):
-        _emitted(trial, candidate.recover_emitted(walks, rows))
+        _emitted(trial, walks, rows)
 
 
-def _emitted(trial: Trial, emitted: candidate.Tokens) -> None:
-    if all(token is None for request in emitted for token in request):
+def _emitted(trial: Trial, walks: list[candidate.Walk], rows: list[int]) -> None:
+    emitted = candidate.recover_emitted(walks, rows)
+    wrong = candidate.judge_emitted(trial.case, walks)
+    if not wrong and all(token is None for request in emitted for token in request):
         reason = "no draft token was accepted"
         trial.not_checked("candidate", "measured", "accept", reason)
         return
     trial.recover("candidate", "measured", "tokens", emitted)
-    failures = candidate.judge(trial.case, emitted, "measured", "accept")
-    trial.judged("candidate", "measured", "accept", failures)
+    trial.judged("candidate", "measured", "accept", wrong)
 
 
-def _commit(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
+def _commit(trial: Trial, seen: VerifyInput) -> None:
     if not trial.wants("kv", "measured"):
         return
     shape, slots, device = trial.case.shape, trial.case.layout.num_slots, trial.scene.device
@@ -70,9 +74,11 @@ def _commit(trial: Trial, x: VerifyInput, seen: VerifyInput) -> None:
     failures: list[Failure] = []
     for move, accepted in zip(trial.prepared.moves, trial.prepared.accepted, strict=True):
         after = (before[0].clone(), before[1].clone())
-        done = contract.valid_committed(
-            trial.call("commit", trial.instance.commit, seen, accepted, *after), trial.scene
-        )
+        given = copied(seen), copied(accepted)
+        result = trial.call("commit", trial.instance.commit, *given, *after)
+        trial.unchanged("commit", seen, given[0])
+        trial.unchanged("commit", accepted, given[1])
+        done = contract.valid_committed(result, trial.scene)
         with trial.timed("check"):
             failures += kv.judge_commit(trial.scene, move, done, before, after)
     trial.judged("kv", "measured", "commit", failures)

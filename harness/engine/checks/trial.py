@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +12,14 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
 from treeproof.contract.registry import Backend, BackendUnavailable
+from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
+from treeproof.properties.contract import mutated
 from treeproof.properties.output import Margin
 from treeproof.properties.reading import Measured
 from treeproof.properties.scene import Scene
-from treeproof.properties.violation import Violation, raised
+from treeproof.properties.violation import Violation, contract_failure, raised
 
 
 @dataclass
@@ -25,7 +27,8 @@ class Trial:
     """Grows while the check runs; `result` is what is written down.
 
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
-    build. `broken` says which stage broke its contract, if one did.
+    build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
+    did.
     """
 
     backend: Backend
@@ -33,6 +36,7 @@ class Trial:
     prepared: Prepared
     instance: Any = None
     produced: dict[str, Any] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
     stored_by_reference: bool = False
     measured: Measured | None = None
     margin: Margin | None = None
@@ -68,6 +72,8 @@ class Trial:
         """Run a stage of the backend; whatever it raises becomes a Violation."""
         if self.options.in_flight is not None:
             self.options.in_flight(stage)
+        if stage in self.backend.stages:
+            self.called.add(stage)
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 return function(*arguments)
@@ -75,6 +81,16 @@ class Trial:
                 raise
             except (Exception, SystemExit) as error:
                 raise raised(stage, error) from error
+
+    def unchanged(self, stage: str, before: Any, after: Any, free: Set[str] = frozenset()) -> None:
+        """Note the inputs of a stage that it changed; `free` are its to write."""
+        was, now = tensors_in(before), tensors_in(after)
+        changed = [name for name in mutated(was, now) if name not in free]
+        if changed:
+            message = f"{stage} changed its inputs {', '.join(changed)}"
+            failure = contract_failure("mutates-input", stage, message)
+            if failure not in self.failures:
+                self.failures.append(failure)
 
     def judged(
         self, identity: Identity, evidence: Evidence, stage: str, failures: Sequence[Failure]

@@ -1,0 +1,64 @@
+"""What a build hands on about its batch: it was given, so it has only to come through unharmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import Candidates
+from treeproof.properties.scene import Scene
+from treeproof.properties.violation import contract_failure
+
+_MOST = 8
+"""Wrong entries that are put into words for each request."""
+
+
+def judge_batch(scene: Scene, given: Candidates, built: Mapping[str, Any]) -> list[Failure]:
+    """`built` are the fields of a build. One that is right is no evidence: it was handed in."""
+    wanted = {
+        "seq_lens": [request.prefix_len for request in scene.case.requests],
+        "qo_indptr": list(scene.case.qo_indptr),
+        "topk": given.topk,
+        "spec_steps": given.spec_steps,
+        "shape": given.shape,
+        "kv": given.kv,
+    }
+    failures = []
+    for name, true in wanted.items():
+        if name in built:
+            found = built[name].tolist() if isinstance(built[name], Tensor) else built[name]
+            if found != true:
+                message = f"build returned {name} {found}, expected {true} as in the candidates"
+                failures.append(contract_failure("wrong-batch", "build", message))
+    if "req_to_token" in built or "request_slots" in built:
+        failures += _judge_slots(
+            scene,
+            built.get("req_to_token", given.req_to_token).tolist(),
+            built.get("request_slots", given.request_slots).tolist(),
+        )
+    return failures
+
+
+def _judge_slots(scene: Scene, table: Any, table_rows: Any) -> list[Failure]:
+    """Row `request_slots[b]` of the table against the ledger; evicted columns are free."""
+    failures = []
+    for b, columns in enumerate(scene.ledger.columns):
+        found = table[table_rows[b]] if 0 <= table_rows[b] < len(table) else []
+        wrong = [
+            (c, slot)
+            for c, slot in enumerate(columns)
+            if slot >= 0 and (c >= len(found) or found[c] != slot)
+        ]
+        for c, slot in wrong[:_MOST]:
+            names = f"slot {found[c]}" if c < len(found) else "no slot"
+            failures.append(
+                contract_failure(
+                    "wrong-batch", "build",
+                    f"build returned req_to_token and request_slots that name {names} for column {c} "
+                    f"of request {b}, expected slot {slot} as in the candidates",
+                )
+            )  # fmt: skip
+    return failures
