@@ -30,6 +30,12 @@ UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 HALF_SMALLEST_SUBNORMAL = {"float32": 2.0**-150, "bfloat16": 2.0**-134, "float16": 2.0**-25}
 
 
+def partial_rounding(dtype: str, numerics: Numerics) -> float:
+    """Relative error of a mean of partial results, from what is declared about keeping them."""
+    kept = dtype if numerics.partial == "input" else numerics.partial
+    return UNIT_ROUNDOFF[kept] * numerics.merges
+
+
 @dataclass(frozen=True)
 class Bound:
     """`total` is the limit on |error|; `rest` is it without the rounding of the output.

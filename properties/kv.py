@@ -10,6 +10,7 @@ from torch import Tensor
 
 from treeproof.contract.failure import Evidence, Failure
 from treeproof.contract.inputs import Committed
+from treeproof.properties.contract import same_rows
 from treeproof.properties.probes.launch import Launched
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction
@@ -91,8 +92,8 @@ def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
     """Measured: after the launch every row's slot holds its K and V, and nothing else moved."""
     own = scene.tree_slots
     real = scene.real_index
-    right = _same(done.k_cache[own], done.k[real]) & _same(done.v_cache[own], done.v[real])
-    changed = ~(_same(done.k_cache, done.k_before) & _same(done.v_cache, done.v_before))
+    right = same_rows(done.k_cache[own], done.k[real]) & same_rows(done.v_cache[own], done.v[real])
+    changed = ~(same_rows(done.k_cache, done.k_before) & same_rows(done.v_cache, done.v_before))
     changed[own] = False
     if scene.case.layout.pad_slot >= 0:
         changed[scene.case.layout.pad_slot] = False
@@ -116,12 +117,6 @@ def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
             )
         )  # fmt: skip
     return failures
-
-
-def _same(a: Tensor, b: Tensor) -> Tensor:
-    """(slots,) bool: bitwise equal, NaN included."""
-    size = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return (a.contiguous().view(size) == b.contiguous().view(size)).flatten(1).all(1)
 
 
 @dataclass(frozen=True)
@@ -169,7 +164,9 @@ def judge_commit(
     after: tuple[Tensor, Tensor],
 ) -> list[Failure]:
     """Measured: columns [P, P + len) hold the accepted path; boundary, bonus, all else unmoved."""
-    right = _same(after[0], before[0][move.content]) & _same(after[1], before[1][move.content])
+    right = same_rows(after[0], before[0][move.content]) & same_rows(
+        after[1], before[1][move.content]
+    )
     wrong = (move.judged & ~right).nonzero().flatten().tolist()
     failures = [_misplaced(scene, move.prediction, slot) for slot in wrong[:8]]
     seq_lens, roots = done.seq_lens.tolist(), done.next_root.tolist()

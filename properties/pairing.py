@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treeproof.contract.capabilities import Numerics
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.properties.expected import expected_reads, read_matrix
@@ -34,11 +35,17 @@ _ROWS_NAMED = 8
 
 
 def judge_pairing(
-    attend: AttendCall, scene: Scene, x: VerifyInput, measured: Measured, *, complete: bool
+    attend: AttendCall,
+    scene: Scene,
+    x: VerifyInput,
+    measured: Measured,
+    numerics: Numerics,
+    *,
+    complete: bool,
 ) -> list[Failure]:
     """Failures where tomography (`measured`) saw nothing wrong. `complete` asks for every key."""
     tagged, visible, keys = _expected(scene)
-    right = listen(attend, scene, x, tagged, visible, keys)
+    right = listen(attend, scene, x, tagged, visible, keys, numerics)
     known = set().union(*(wrong_places(scene.case, r) for r in measured.readings))
     blamed = {(b, row) for b, row, _ in known}
     suspects = [flat for flat in scene.real if not right[flat] and scene.rows[flat] not in blamed]

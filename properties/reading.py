@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from treeproof.contract.capabilities import Numerics
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
 from treeproof.contract.failure import Failure
@@ -42,6 +43,12 @@ class Measured:
     """Flat rows that read memory no request holds."""
 
 
+def _columns_a_channel(dtype: str, numerics: Numerics) -> int:
+    """Partial results kept in a narrower dtype than the output's are what rounds the count."""
+    kept = dtype if numerics.partial == "input" or not numerics.merges else numerics.partial
+    return min(_COLUMNS_A_CHANNEL[dtype], _COLUMNS_A_CHANNEL[kept])
+
+
 def prefix_edges(case: VerifyCase, b: int) -> list[int]:
     """Prefix columns where tables go wrong: ends, page boundaries, window cuts, and the middle."""
     request, page = case.requests[b], case.layout.page_size
@@ -56,7 +63,9 @@ def prefix_edges(case: VerifyCase, b: int) -> list[int]:
     return sorted(c for c in wanted if first <= c < p)
 
 
-def measure(attend: AttendCall, scene: Scene, x: VerifyInput, *, complete: bool) -> Measured:
+def measure(
+    attend: AttendCall, scene: Scene, x: VerifyInput, numerics: Numerics, *, complete: bool
+) -> Measured:
     """Tomography: every tree row and prefix edge by itself, the far prefix screened in bins.
 
     Where a bin is off, its columns are read one by one. `complete` reads the whole prefix so.
@@ -73,7 +82,8 @@ def measure(attend: AttendCall, scene: Scene, x: VerifyInput, *, complete: bool)
     count = _count(weights.high)
     low, high = weights.low * count[:, None], weights.high * count[:, None]
     if not complete and len(single) < len(scene.tree_slots) + len(scene.prefix):
-        suspects = _screen(attend, scene, x, count, set(single))
+        most = _columns_a_channel(scene.case.shape.dtype, numerics)
+        suspects = _screen(attend, scene, x, count, set(single), most)
         if suspects:
             more = weigh(attend, scene, x, [[slot] for slot in suspects])
             single += suspects
@@ -104,14 +114,19 @@ def _readings(
 
 
 def _screen(
-    attend: AttendCall, scene: Scene, x: VerifyInput, count: torch.Tensor, known: set[int]
+    attend: AttendCall,
+    scene: Scene,
+    x: VerifyInput,
+    count: torch.Tensor,
+    known: set[int],
+    most: int,
 ) -> list[int]:
     """Prefix slots of the bins whose counts are off in some row, in two different binnings."""
     case = scene.case
     far = [(slot, b, c) for slot, b, c in scene.prefix if slot not in known]
     longest = max(r.prefix_len for r in case.requests)
     width = channels(scene)
-    bins = width * -(-longest // (width * _COLUMNS_A_CHANNEL[case.shape.dtype]))
+    bins = width * -(-longest // (width * most))
     suspects: dict[int, None] = {}
     for number in range(2):
         tags: list[list[int]] = [[] for _ in range(bins)]

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from treeproof.backends.reference.store import store_kv
 from treeproof.contract.backend import Backend, describe
-from treeproof.contract.capabilities import Numerics
-from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase, Window
 from treeproof.contract.event import Checked
-from treeproof.contract.inputs import Accepted, Committed, VerifyInput
+from treeproof.contract.inputs import Accepted, Attended, Committed, VerifyInput
 from treeproof.contract.registry import BackendUnavailable, load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.properties.visibility import recover_parents
 
 TREE = CandidateTree(tokens=(11, 12, 13, 14, 15, 16), parents=(-1, 0, 0, 1, 3, 2))
 CASE = VerifyCase(
@@ -295,6 +298,121 @@ def test_a_fault_of_accept_is_seen(make: type[Right], key: tuple[str, str]) -> N
     assert kinds(check(make)) == {key}
 
 
+# --- attend ----------------------------------------------------------------------------------------
+
+
+class Attends:
+    """The link backend's attend alone, over tables that the reference built."""
+
+    def attend(self, x: VerifyInput, *tensors: Any) -> Any:
+        done = Right().attend(x, *tensors)
+        return self.finish(x, Attended(out=done.out, lse=done.lse), *tensors)
+
+    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+        return done
+
+
+class WritesBesideTheStore(Attends):
+    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+        tensors[3][x.req_to_token[x.request_slots[0], 0]] = 0
+        return done
+
+
+class OneBufferForAllLaunches(Attends):
+    """Adds a field that it does not name in `consumes`: too little for any bound."""
+
+    out: Any = None
+
+    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+        peeked = done.out + float(x.positions.sum() % 7) * 1e-7
+        if self.out is None:
+            self.out = torch.empty_like(done.out)
+        self.out.copy_(peeked)
+        return Attended(out=self.out)
+
+
+class LseOfStrangers(Attends):
+    """The log-sum-exp, not the output, depends on what lay in the tree's slots before."""
+
+    def attend(self, x: VerifyInput, *tensors: Any) -> Any:
+        stale = float(tensors[3][x.out_cache_loc[0]].sum()) * 1e-9
+        done = Right().attend(x, *tensors)
+        return Attended(out=done.out, lse=done.lse + stale)
+
+
+class ShakyAndMovedByLoudMemory(Attends):
+    def attend(self, x: VerifyInput, *tensors: Any) -> Any:
+        stale = float(tensors[3][x.out_cache_loc[0]].abs().max())
+        done = Right().attend(x, *tensors)
+        return Attended(out=done.out * (2 if stale > 100 else 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "key", "deterministic"),
+    [
+        (WritesBesideTheStore, ("kv", "written-elsewhere"), True),
+        (OneBufferForAllLaunches, ("contract", "reads-undeclared-input"), True),
+        (LseOfStrangers, ("kv", "unowned-influences"), True),
+        (ShakyAndMovedByLoudMemory, ("kv", "unowned-influences"), False),
+    ],
+)
+def test_a_fault_of_attend_is_seen(make: Any, key: tuple[str, str], deterministic: bool) -> None:
+    checked = check(make, capabilities=Capabilities(deterministic=deterministic))
+    assert key in kinds(checked)
+
+
+class Differentiable(Attends):
+    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+        lse = done.lse
+        assert lse is not None
+        return Attended(out=done.out.requires_grad_() * 1, lse=lse.requires_grad_() * 1)
+
+
+class HandsBackTables(Attends):
+    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+        assert x.retrieve_parent_token is not None
+        return replace(done, declared={"retrieve_parent_token": x.retrieve_parent_token.int()})
+
+
+def test_an_output_with_a_gradient_is_read_like_any_other() -> None:
+    assert kinds(check(Differentiable)) == set()
+
+
+def test_a_table_handed_back_in_another_integer_type_is_no_evidence() -> None:
+    consumes = load("topology").consumes | {"retrieve_parent_token"}
+    checked = check(HandsBackTables, consumes=consumes)
+    (cell,) = (c for c in checked.cells if (c.identity, c.evidence) == ("visibility", "declared"))
+    assert cell.status == "not-checked"
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        None,
+        {"kv_indptr": [0, 1], "kv_indices": [0]},
+        {"kv_indptr": None},
+        {"kv_indptr": torch.zeros(15), "kv_indices": torch.zeros(4)},
+        {
+            "page_table": torch.zeros(14, 1, dtype=torch.int64),
+            "cache_seqlens": torch.full((14,), 2**45),
+        },
+        {
+            "page_table": torch.zeros(14, 1, dtype=torch.int64),
+            "cache_seqlens": torch.full((14,), -5),
+        },
+    ],
+    ids=["none", "lists", "a none", "floats", "huge lengths", "negative lengths"],
+)
+def test_tables_that_are_none_break_the_contract_and_not_the_check(declared: Any) -> None:
+    class Declares(Attends):
+        def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+            return replace(done, declared=declared)
+
+    checked = check(Declares)
+    assert {f.identity for f in checked.failures} == {"contract"}
+    assert {f.kind for f in checked.failures} <= {"wrong-type", "malformed-table"}
+
+
 class GoneAtClose(Right):
     def close(self) -> None:
         raise BackendUnavailable("the device is gone")
@@ -303,6 +421,50 @@ class GoneAtClose(Right):
 def test_a_backend_that_becomes_unavailable_at_its_close_is_a_failure() -> None:
     (failure,) = check(GoneAtClose).failures
     assert (failure.key, failure.stage) == (("contract", "raises"), "close")
+
+
+class NarrowPartials:
+    """Three parts of each row's keys, kept in bfloat16 and merged, as is declared."""
+
+    def attend(self, x: VerifyInput, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+        store_kv(x, k, v, k_cache, v_cache)
+        assert x.retrieve_parent_token is not None
+        out = torch.zeros_like(q)
+        for b, parents in enumerate(x.retrieve_parent_token.tolist()):
+            first = int(x.qo_indptr[b])
+            prefix = x.req_to_token[x.request_slots[b], : x.seq_lens[b]].tolist()
+            for row in range(int(x.qo_indptr[b + 1]) - first):
+                path, at = [], row
+                while at >= 0:
+                    path.append(int(x.out_cache_loc[first + at]))
+                    at = parents[at]
+                parts = [self.part(x, q[first + row], p, k_cache, v_cache) for p in
+                         torch.tensor(prefix + path).tensor_split(3) if len(p)]  # fmt: skip
+                outs = torch.stack([o.bfloat16().float() for o, _ in parts])
+                share = torch.stack([s for _, s in parts]).softmax(0)
+                out[first + row] = (outs * share[..., None]).sum(0)
+        return out
+
+    def part(self, x: VerifyInput, q: Any, slots: Any, k_cache: Any, v_cache: Any) -> Any:
+        group = x.shape.group_size
+        keys = k_cache[slots].repeat_interleave(group, 1)
+        values = v_cache[slots].repeat_interleave(group, 1)
+        scores = torch.einsum("hd,khd->hk", q, keys) * x.shape.score_scale
+        return torch.einsum("hk,khd->hd", scores.softmax(1), values), scores.logsumexp(1)
+
+
+@pytest.mark.parametrize("prefix", [7, 700])
+def test_partial_results_may_be_as_narrow_as_is_declared(prefix: int) -> None:
+    tree = CandidateTree(tokens=tuple(range(24)), parents=tuple(range(-1, 23)))
+    request = Request(tree=tree, row_of_node=tuple(range(24)), prefix_len=prefix)
+    case = VerifyCase(
+        requests=(request,), shape=CASE.shape, layout=KVLayout(page_size=4, num_slots=1024)
+    )
+    consumes = load("topology").consumes | {"retrieve_parent_token", "qo_indptr"}
+    declared = Numerics(p="float32", partial="bfloat16", merges=3)
+    assert kinds(check(NarrowPartials, case, consumes=consumes, numerics=declared)) == set()
+    undeclared = check(NarrowPartials, case, consumes=consumes)
+    assert ("output", "outside-bound") in kinds(undeclared)
 
 
 # --- what is no evidence ---------------------------------------------------------------------------
@@ -316,3 +478,26 @@ class Selects:
 def test_a_backend_of_which_no_stage_ran_passes_nothing() -> None:
     checked = check(Selects)
     assert {cell.status for cell in checked.cells} == {"not-checked"}
+
+
+def test_a_window_that_makes_all_rows_read_equally_many_does_not_hide_who_is_whose_parent() -> None:
+    row = np.arange(8)
+    chain = (row[None, :] <= row[:, None]) & (row[None, :] > row[:, None] - 3)
+    assert recover_parents(chain) == (-1, 0, 1, 2, 3, 4, 5, 6)
+
+
+def test_a_parent_that_two_rows_could_be_is_not_determined() -> None:
+    closure = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 1, 1, 1]], dtype=bool)
+    assert recover_parents(closure) == (-1, None, None, None)
+
+
+def test_parents_come_out_of_a_window_in_the_declared_column() -> None:
+    shape = replace_shape(Window(width=3))
+    case = VerifyCase(requests=CASE.requests, shape=shape, layout=CASE.layout)
+    assert kinds(check(Right, case)) == set()
+
+
+def replace_shape(visibility: Window) -> AttentionShape:
+    return AttentionShape(
+        num_q_heads=4, num_kv_heads=2, head_dim=64, v_head_dim=64, visibility=visibility
+    )

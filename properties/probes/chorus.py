@@ -14,9 +14,10 @@ import math
 import torch
 from torch import Tensor
 
+from treeproof.contract.capabilities import Numerics
 from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
-from treeproof.properties.bound import UNIT_ROUNDOFF
+from treeproof.properties.bound import UNIT_ROUNDOFF, partial_rounding
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.launch import AttendCall, Contents, launch
 from treeproof.properties.scene import Scene
@@ -30,16 +31,23 @@ _DRAWINGS = 2
 _WORD = 419  # address word of the drawings
 
 
-def tolerance(dtype: str) -> float:
+def tolerance(dtype: str, numerics: Numerics) -> float:
     """Rounding of weights, of their sum and of the output, all of numbers up to 1; and 1e-3 spare.
 
-    One key more or less among m moves some lane of the mean by about 1 / (m + 1).
+    Partial results that are declared come on top, rounded at each merge. One key more or less
+    among m moves some lane of the mean by about 1 / (m + 1).
     """
-    return 4 * UNIT_ROUNDOFF[dtype] + 1e-3
+    return 4 * UNIT_ROUNDOFF[dtype] + partial_rounding(dtype, numerics) + 1e-3
 
 
 def listen(
-    attend: AttendCall, scene: Scene, x: VerifyInput, tagged: Tensor, visible: Tensor, keys: Tensor
+    attend: AttendCall,
+    scene: Scene,
+    x: VerifyInput,
+    tagged: Tensor,
+    visible: Tensor,
+    keys: Tensor,
+    numerics: Numerics,
 ) -> list[bool]:
     """Ask every group of every drawing; True for each row of the launch whose means were all right.
 
@@ -77,7 +85,7 @@ def listen(
             wanted = _means(member[tagged], asked, kv_head, code, visible, keys)
             difference = (done.attended.out.double() - wanted).abs().flatten(1).amax(1)
             off = torch.maximum(off, difference)
-    return (off <= tolerance(shape.dtype)).tolist()
+    return (off <= tolerance(shape.dtype, numerics)).tolist()
 
 
 def _members(scene: Scene, groups: int, drawing: int) -> Tensor:

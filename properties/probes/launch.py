@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,6 +60,9 @@ def launch(
     q = contents.q.clone()
     attended = valid_attended(attend(x, q, k, v, k_cache, v_cache), scene)
     require_finite(attended, scene, probe)
+    # A kernel may write every launch into one buffer of its own (a captured graph does).
+    lse = None if attended.lse is None else attended.lse.clone()
+    attended = replace(attended, out=attended.out.clone(), lse=lse)
     return Launched(attended, q, k, v, k_before, v_before, k_cache, v_cache)
 
 

@@ -69,15 +69,20 @@ def _random(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput)
         quiet = launch(attend, trial.scene, seen, laid, "random")
         _judge_mutation(trial, x, seen, quiet, laid)
         loud = _launch_loud(trial, attend, x)
+    numerics, truth = trial.backend.numerics, trial.prepared.truth
+    limits = output.bounds(trial.scene, truth, numerics)
+    wrong, margin = output.judge(trial.scene, truth, limits, quiet.attended.out, quiet.attended.lse)
     if trial.wants("output", "measured"):
-        limits = output.bounds(trial.scene, trial.prepared.truth, trial.backend.numerics)
-        failures, trial.margin = output.judge(
-            trial.scene, trial.prepared.truth, limits, quiet.attended.out, quiet.attended.lse
-        )
-        trial.judged("output", "measured", "attend", failures)
+        trial.margin = margin
+        trial.judged("output", "measured", "attend", wrong)
     judge_launched(trial, x, quiet.attended.declared)
-    if loud is not None:
+    if loud is not None and trial.backend.capabilities.deterministic:
         _judge_influence(trial, attend, x, seen, quiet, loud)
+    elif loud is not None and not wrong and trial.wants("kv", "measured"):
+        # Bits may differ from launch to launch; the bound holds whatever lies beside the keys.
+        moved, _ = output.judge(trial.scene, truth, limits, loud.attended.out, loud.attended.lse)
+        if moved:
+            trial.judged("kv", "measured", "attend", [_influences(moved[0].request, moved[0].row)])
     if trial.wants("kv", "measured"):
         _judge_writes(trial, quiet)
 
@@ -112,9 +117,10 @@ def _judge_writes(trial: Trial, done: Launched) -> None:
     failures = kv.judge_writes(trial.scene, done)
     if trial.backend.capabilities.stores_kv and not trial.stored_by_reference:
         trial.judged("kv", "measured", "attend", failures)
-    elif failures and "out_cache_loc" in trial.produced:
-        # The reference wrote, but to the slots that the backend's own build named.
-        trial.judged("kv", "measured", "build", failures)
+    elif failures:
+        # The reference wrote: to slots that the backend's own build named, or attend wrote as well.
+        stage = "build" if "out_cache_loc" in trial.produced else "attend"
+        trial.judged("kv", "measured", stage, failures)
     else:
         trial.not_checked("kv", "measured", "attend", "reference: written by store_kv")
 
@@ -144,7 +150,7 @@ def _judge_influence(
     loud: Launched,
 ) -> None:
     """Outputs must not depend on memory nobody holds, nor on fields not declared as read."""
-    if not trial.backend.capabilities.deterministic or _same(trial, quiet, loud):
+    if _same(trial, quiet, loud):
         return
     with _unwritten_shows():
         # Twice: a kernel that alternates would otherwise look like one that peeks.
@@ -180,12 +186,12 @@ def _undeclared(
 
 
 def _influence(trial: Trial, quiet: Launched, memory: Launched) -> Failure:
-    flat = next(
-        flat
-        for flat in trial.scene.real
-        if not contract.same_bits(quiet.attended.out[flat], memory.attended.out[flat])
-    )
-    b, row = trial.scene.rows[flat]
+    first = int((~_same_rows(trial, quiet, memory)).nonzero()[0, 0])
+    b, row = trial.scene.rows[trial.scene.real[first]]
+    return _influences(b, row)
+
+
+def _influences(b: int | None, row: int | None) -> Failure:
     return Failure(
         identity="kv",
         kind="unowned-influences",
@@ -199,9 +205,17 @@ def _influence(trial: Trial, quiet: Launched, memory: Launched) -> Failure:
 
 
 def _same(trial: Trial, a: Launched, b: Launched) -> bool:
-    """Bitwise equal outputs on real rows."""
+    """Bitwise equal outputs and log-sum-exps on real rows."""
+    return bool(_same_rows(trial, a, b).all())
+
+
+def _same_rows(trial: Trial, a: Launched, b: Launched) -> Tensor:
+    """(real rows,) bool."""
     rows = trial.scene.real_index
-    return contract.same_bits(a.attended.out[rows], b.attended.out[rows])
+    same = contract.same_rows(a.attended.out[rows], b.attended.out[rows])
+    if a.attended.lse is not None and b.attended.lse is not None:
+        same &= contract.same_rows(a.attended.lse[rows], b.attended.lse[rows])
+    return same
 
 
 @contextmanager
@@ -227,20 +241,25 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
     if not trial.wants("visibility", "measured"):
         return
     complete = trial.options.complete
-    trial.measured = measure(attend, trial.scene, seen, complete=complete)
+    numerics = trial.backend.numerics
+    trial.measured = measure(attend, trial.scene, seen, numerics, complete=complete)
     failures = judge_measured(trial.scene, trial.measured)
     parents = tuple(
         recover_parents(tree_block(reading, trial.scene)) for reading in trial.measured.readings
     )
     trial.recover("visibility", "measured", "parents", parents)
-    failures += judge_pairing(attend, trial.scene, seen, trial.measured, complete=complete)
+    failures += judge_pairing(
+        attend, trial.scene, seen, trial.measured, numerics, complete=complete
+    )
     trial.judged("visibility", "measured", "attend", failures)
 
 
 def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
     if "positions" not in trial.produced or not trial.wants("position", "measured"):
         return
-    measured = trial.measured or measure(attend, trial.scene, seen, complete=False)
+    measured = trial.measured or measure(
+        attend, trial.scene, seen, trial.backend.numerics, complete=False
+    )
     # The harness rotates by what the builder said; attend gets garbage unless it reads it.
     turns = read_clock(attend, trial.scene, x.positions, seen, measured.count - 1)
     shared = trial.case.layout.shared_prefix if len(trial.case.requests) > 1 else 0
