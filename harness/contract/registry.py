@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -150,6 +151,8 @@ def load(reference: str) -> Backend:
                 "A file (path/to/backend.py) or module:name may be given too"
             )
         module, name = known[reference], reference
+    elif os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # as `python -m` would have it
     _import(reference, module)
     # The module itself may register, or one of its package that it imports.
     own = {n: b for n, b in _by_name.items() if _package(b.source) == _package(module)}
@@ -163,14 +166,15 @@ def _package(module: str) -> str:
 
 
 def _import(reference: str, module: str) -> None:
+    before = dict(_by_name)
     try:
         with _foreign(reference, module):
             importlib.import_module(module)
-    finally:
+    except BaseException:
         # A module that failed half way is gone, and so is what it had registered.
-        for name, backend in list(_by_name.items()):
-            if backend.source.rpartition(":")[0] not in sys.modules:
-                del _by_name[name]
+        _by_name.clear()
+        _by_name.update(before)
+        raise
 
 
 def _run(path: Path) -> Mapping[str, Backend]:
