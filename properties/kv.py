@@ -83,8 +83,13 @@ def _holder(scene: Scene, slot: int) -> str:
 
 
 def recover_slots(out_cache_loc: Sequence[int], slots: Sequence[Sequence[int]]) -> Rows:
-    """Declared: which row is sent to each request's i-th slot, as flat rows; None where none is."""
-    row_of = {slot: row for row, slot in enumerate(out_cache_loc) if slot >= 0}
+    """Declared: which row is sent to each request's i-th slot, as flat rows.
+
+    None where none is, or more than one: which of them stays there is not determined.
+    """
+    row_of: dict[int, int | None] = {}
+    for row, slot in enumerate(out_cache_loc):
+        row_of[slot] = None if slot in row_of else row
     return tuple(tuple(row_of.get(slot) for slot in own) for own in slots)
 
 

@@ -19,6 +19,8 @@ from treeproof.contract.inputs import Accepted, Attended, Committed, VerifyInput
 from treeproof.contract.registry import BackendUnavailable, load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.properties.candidate import recover_emitted
+from treeproof.properties.kv import recover_slots
 from treeproof.properties.visibility import recover_parents
 
 TREE = CandidateTree(tokens=(11, 12, 13, 14, 15, 16), parents=(-1, 0, 0, 1, 3, 2))
@@ -484,6 +486,15 @@ def test_a_window_that_makes_all_rows_read_equally_many_does_not_hide_who_is_who
     row = np.arange(8)
     chain = (row[None, :] <= row[:, None]) & (row[None, :] > row[:, None] - 3)
     assert recover_parents(chain) == (-1, 0, 1, 2, 3, 4, 5, 6)
+
+
+def test_a_slot_that_two_rows_are_sent_to_holds_neither_for_certain() -> None:
+    assert recover_slots([5, 9, 5, -1, -1, 7], [[5, 9], [7, 8]]) == ((None, 1), (5, None))
+
+
+def test_a_token_that_walks_disagree_on_is_not_determined() -> None:
+    walks = [(0, [0, 1, 2], [7, 8]), (0, [0, 1], [9])]
+    assert recover_emitted(walks, [4]) == ((None, None, 8, None),)
 
 
 def test_a_parent_that_two_rows_could_be_is_not_determined() -> None:
