@@ -374,3 +374,46 @@ def test_a_kernel_that_leaves_storing_to_the_harness_reads_rows_at_their_own_slo
 
     assert check(StoresNothing, stores_kv=False) == ()
     assert ("output", "outside-bound") in kinds(check(StoresNothing))
+
+
+class DeadlyTensor(torch.Tensor):
+    """What a tensor is like after its device found a fault: the next look at it raises."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(function, "__name__", "") == "__get__":  # shape and dtype need no device
+            return super().__torch_function__(function, types, args, kwargs or {})
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+def test_a_fault_that_the_device_reports_late_is_the_stages_that_ran_last() -> None:
+    class Assaults(ListKernel):
+        def attend(self, *arguments: Any) -> Any:
+            return super().attend(*arguments).out.as_subclass(DeadlyTensor)
+
+    (failure,) = check(Assaults)
+    assert failure.key == ("contract", "raises")
+    assert failure.stage == "attend"
+    assert "device-side assert" in failure.message
+
+
+def test_a_runtime_error_of_the_harness_itself_is_no_finding() -> None:
+    class Confuses(ListKernel):
+        def attend(self, *arguments: Any) -> Any:
+            return super().attend(*arguments).out.as_subclass(HostileTensor)
+
+    with pytest.raises(RuntimeError, match="no device had a part in this"):
+        check(Confuses)
+
+
+class HostileTensor(DeadlyTensor):
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return super().__torch_function__(function, types, args, kwargs)
+        except RuntimeError:
+            raise RuntimeError("no device had a part in this") from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import torch
+
 from treeproof.backends import reference
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
@@ -43,9 +45,20 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         if not trial.failures:
             return _no_verdict(case, backend, options, "unavailable", str(error))
         trial.broke(raised("attend", error))
+    except RuntimeError as error:
+        if not _is_device_fault(error):
+            raise
+        # A kernel's fault comes to light at the next look at the device, which may be ours.
+        trial.broke(raised(trial.stage, error))
     _close(trial)
     _fill_gaps(trial)
     return trial.result()
+
+
+def _is_device_fault(error: RuntimeError) -> bool:
+    """Whether the device, and not a host, found the fault: an illegal address, a failed assertion."""
+    kind = getattr(torch, "AcceleratorError", None)  # torch 2.8 and later
+    return (kind is not None and isinstance(error, kind)) or "CUDA error" in str(error)
 
 
 def _no_verdict(

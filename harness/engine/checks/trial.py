@@ -28,7 +28,7 @@ class Trial:
 
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
     build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
-    did.
+    did. `stage` is the one that ran last.
     """
 
     backend: Backend
@@ -41,6 +41,7 @@ class Trial:
     measured: Measured | None = None
     margin: Margin | None = None
     broken: str = ""
+    stage: str = ""
     cells: list[Cell] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     recovered: list[Recovered] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Trial:
 
     def call(self, stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a stage of the backend; whatever it raises becomes a Violation."""
+        self.stage = stage
         if self.options.in_flight is not None:
             self.options.in_flight(stage)
         if stage in self.backend.stages:
