@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Evidence, Failure
-from treeproof.properties.visibility import row_name
+from treeproof.properties.naming import row_name
 
 Tokens = tuple[tuple[int | None, ...], ...]
 Walk = tuple[int, Sequence[int], Sequence[int]]

@@ -10,18 +10,16 @@ import numpy as np
 
 from treeproof.contract.case import MaskMode
 from treeproof.properties.scene import Scene
-from treeproof.properties.traversal import recover_links
-from treeproof.properties.visibility import (
-    FOREIGN,
-    Reading,
+from treeproof.properties.tables import (
     Slots,
-    declared_reading,
     recover_closure,
     recover_lists,
     recover_mask,
     recover_mask_prefix,
     recover_pages,
 )
+from treeproof.properties.traversal import recover_links
+from treeproof.properties.visibility import FOREIGN, Reading, declared_reading
 
 
 @dataclass(frozen=True)

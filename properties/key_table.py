@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from treeproof.contract.failure import Failure
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import Slots
+from treeproof.properties.tables import Slots
 
 _MOST = 12
 """Wrong entries that are put into words for each request."""

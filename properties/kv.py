@@ -11,10 +11,10 @@ from torch import Tensor
 from treeproof.contract.failure import Evidence, Failure
 from treeproof.contract.inputs import Committed
 from treeproof.properties.contract import same_rows
+from treeproof.properties.naming import row_name
 from treeproof.properties.probes.launch import Launched
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction
-from treeproof.properties.visibility import row_name
 
 Rows = tuple[tuple[int | None, ...], ...]
 

@@ -12,8 +12,8 @@ from treeproof.contract.capabilities import Numerics
 from treeproof.contract.failure import Failure
 from treeproof.oracles.path import PathResult
 from treeproof.properties.bound import Bound, error_bound
+from treeproof.properties.naming import row_name
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import row_name
 
 
 @dataclass(frozen=True)

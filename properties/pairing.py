@@ -16,19 +16,13 @@ from treeproof.contract.capabilities import Numerics
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.properties.expected import expected_reads, read_matrix
+from treeproof.properties.naming import column_name, row_name
 from treeproof.properties.probes.chorus import listen
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.spike import Aim, hits
 from treeproof.properties.reading import Measured, prefix_edges
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import (
-    FOREIGN,
-    column_name,
-    column_of_slot,
-    expected_counts,
-    row_name,
-    wrong_places,
-)
+from treeproof.properties.visibility import FOREIGN, column_of_slot, expected_counts, wrong_places
 
 _ROWS_NAMED = 8
 """Rows whose keys are asked for one by one; a kernel that is wrong everywhere says no more."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Failure
+from treeproof.properties.naming import row_name
 from treeproof.properties.probes.clock import PERIOD
-from treeproof.properties.visibility import row_name
 
 
 def recover_depths(

@@ -13,17 +13,11 @@ from treeproof.contract.counter import address_hash
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.properties.expected import expected_reads
+from treeproof.properties.naming import row_name
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.tomography import channels, weigh
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import (
-    FOREIGN,
-    Counts,
-    Reading,
-    column_of_slot,
-    judge,
-    row_name,
-)
+from treeproof.properties.visibility import FOREIGN, Counts, Reading, column_of_slot, judge
 
 _COLUMNS_A_CHANNEL = {"float32": 4096, "float16": 128, "bfloat16": 16}
 """How many keys may share a channel: their count must come out within 0.3 after the output's

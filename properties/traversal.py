@@ -10,7 +10,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
 from treeproof.contract.failure import Failure
 from treeproof.oracles.traversal import greedy_walk
-from treeproof.properties.visibility import row_name
+from treeproof.properties.naming import row_name
 
 _OFF_PATH, _STOP = 307, 311  # address words of the drawn predictions
 VOCABULARY = 2**31

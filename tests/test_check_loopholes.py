@@ -21,7 +21,7 @@ from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.properties.candidate import recover_emitted
 from treeproof.properties.kv import recover_slots
-from treeproof.properties.visibility import recover_parents
+from treeproof.properties.tables import recover_parents
 
 TREE = CandidateTree(tokens=(11, 12, 13, 14, 15, 16), parents=(-1, 0, 0, 1, 3, 2))
 CASE = VerifyCase(

@@ -17,14 +17,9 @@ from treeproof.properties import candidate, contract, kv, position, traversal
 from treeproof.properties.declared import closures, declarations
 from treeproof.properties.key_table import judge_key_tables
 from treeproof.properties.scene import Scene
+from treeproof.properties.tables import Slots, recover_lists, recover_pages, recover_parents
 from treeproof.properties.violation import Violation, raised
-from treeproof.properties.visibility import (
-    Slots,
-    judge,
-    recover_lists,
-    recover_pages,
-    recover_parents,
-)
+from treeproof.properties.visibility import judge
 from treeproof.testing.arguments import mask_mode_of
 from treeproof.testing.step_tensors import cpu_tensor
 

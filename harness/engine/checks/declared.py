@@ -14,8 +14,9 @@ from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import candidate, kv, position, traversal
 from treeproof.properties.declared import closures, declarations
+from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation, contract_failure
-from treeproof.properties.visibility import judge, recover_parents
+from treeproof.properties.visibility import judge
 
 _CHAIN = ("retrieve_next_token", "retrieve_next_sibling")
 

@@ -24,8 +24,8 @@ from treeproof.properties.probes import random_data
 from treeproof.properties.probes.clock import read_clock
 from treeproof.properties.probes.launch import AttendCall, Contents, Launched, launch
 from treeproof.properties.reading import judge_measured, measure
+from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation, contract_failure
-from treeproof.properties.visibility import recover_parents
 
 
 def judge_launches(trial: Trial, x: VerifyInput) -> None:
