@@ -81,6 +81,8 @@ def test_hypothesis_own_provider_is_changed_by_them(tmp_path):
 
 SHRINK = """
 import contextlib, sys
+sys.path.insert(0, ".")
+import company  # wherever treeproof lies, this module is local to Hypothesis
 from hypothesis import given
 from treeproof.generate.cases import cases
 from treeproof.generate.profiles import settings_of
@@ -99,6 +101,7 @@ with no_constants() if sys.argv[1] == "without" else contextlib.nullcontext():
 
 @pytest.mark.parametrize(("constants", "folder"), [("without", False), ("with", True)])
 def test_shrinking_without_constants_leaves_no_folder_behind(tmp_path, constants, folder):
+    (tmp_path / "company.py").write_text("ODD = (12345, 678, 90123)\n")
     done = subprocess.run(
         [sys.executable, "-c", SHRINK, constants], cwd=tmp_path, capture_output=True, text=True
     )
