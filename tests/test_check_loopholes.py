@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from treeproof.backends import reference
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.backend import Backend, describe
 from treeproof.contract.capabilities import Capabilities, Numerics
@@ -512,3 +513,37 @@ def replace_shape(visibility: Window) -> AttentionShape:
     return AttentionShape(
         num_q_heads=4, num_kv_heads=2, head_dim=64, v_head_dim=64, visibility=visibility
     )
+
+
+class CallsOurs:
+    """Stages that hand their work to the reference: none of it is evidence about the backend."""
+
+    def build(self, c: Any) -> Any:
+        return reference.build(c)
+
+    def accept(self, x: Any, target: Any) -> Any:
+        return reference.accept(x, target)
+
+    def commit(self, x: Any, accepted: Any, k: Any, v: Any) -> Any:
+        return reference.commit(x, accepted, k, v)
+
+
+def test_a_stage_that_calls_the_reference_is_no_evidence_about_the_backend() -> None:
+    stages = frozenset({"build", "accept", "commit"})
+    borrowed = Backend(
+        name="borrowed",
+        stages=stages,
+        consumes=load("reference").consumes,
+        capabilities=Capabilities(),
+        numerics=Numerics(),
+        requires=(),
+        make=CallsOurs,
+        source="elsewhere:borrowed",
+    )
+    checked = check_case(CASE, borrowed, CheckOptions())
+    assert checked.failures == ()
+    assert {c.status for c in checked.cells if c.identity != "contract"} == {"not-checked"}
+    # The reference itself is judged, in its own row.
+    own = check_case(CASE, load("reference"), CheckOptions())
+    passed = {(c.identity, c.evidence) for c in own.cells if c.status == "pass"}
+    assert {("candidate", "declared"), ("traversal", "measured"), ("kv", "measured")} <= passed

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from treeproof.backends.reference.commit import bonus_tokens, commit, source_slots, target_slots
-from treeproof.backends.reference.store import store_kv, store_used
+from treeproof.backends.reference.store import store_kv
+from treeproof.backends.reference.used import used
 from treeproof.contract.case import AttentionShape, KVLayout
 from treeproof.contract.inputs import Accepted, VerifyInput
 
@@ -124,11 +125,11 @@ def test_store_leaves_padding_without_a_slot_unwritten(dtype):
 
 
 def test_store_tells_that_it_was_used():
-    token = store_used.set(False)
+    token = used.set(frozenset())
     try:
         x = placed([1], [0], [1])
         cache = torch.zeros(2, 1, 2)
         store_kv(x, cache[:1], cache[:1], cache, cache.clone())
-        assert store_used.get()
+        assert used.get() == {"store"}
     finally:
-        store_used.reset(token)
+        used.reset(token)

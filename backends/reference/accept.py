@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import Accepted, VerifyInput
 
 
@@ -18,6 +19,7 @@ def accept(x: VerifyInput, target_predict: Tensor) -> Accepted:
     are. The prediction after the last accepted row is the bonus. Raises ValueError where `x` has no
     links.
     """
+    note("accept")
     if x.retrieve_index is None or x.retrieve_next_token is None or x.retrieve_next_sibling is None:
         raise ValueError(
             "retrieve_index, retrieve_next_token or retrieve_next_sibling was not built"

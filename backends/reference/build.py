@@ -10,6 +10,7 @@ from torch import Tensor
 from treeproof.backends.reference.mask import write_mask
 from treeproof.backends.reference.tables import prefix_tables, window_starts
 from treeproof.backends.reference.tree import links, parent_rows, upward_walks
+from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import Candidates, VerifyInput
 
 
@@ -21,6 +22,7 @@ def build(c: Candidates) -> VerifyInput:
     inside each row's window (0 where there is none). Padded rows: token 0, position 0, the pad slot,
     links -1. A malformed selection is built as `reference.tree` defines it.
     """
+    note("build")
     rows, nodes = c.num_rows.tolist(), c.num_nodes.tolist()
     prefix_lens = c.seq_lens.tolist()
     qo_indptr = [0, *accumulate(rows)]

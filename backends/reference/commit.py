@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import Accepted, Committed, VerifyInput
 
 
@@ -14,6 +15,7 @@ def commit(x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor)
     holds the K and V of its j-th accepted row. The bonus, the last emitted token, is the next root;
     it has no KV yet, so the boundary does not count it.
     """
+    note("commit")
     sources = source_slots(x.out_cache_loc, accepted.accept_index)
     targets = target_slots(x.out_cache_loc, x.qo_indptr, accepted.accept_len)
     for cache in (k_cache, v_cache):

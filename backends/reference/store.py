@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-
 from torch import Tensor
 
+from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import VerifyInput
-
-store_used: ContextVar[bool] = ContextVar("store_used", default=False)
-"""Set by `store_kv`: a write made through it is evidence about the reference, not the backend."""
 
 
 def store_kv(x: VerifyInput, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
@@ -18,7 +14,7 @@ def store_kv(x: VerifyInput, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Ten
     `k_cache` (num_slots, Hkv, D) and `v_cache` (num_slots, Hkv, Dv) have the dtypes of `k` and `v`.
     Rows whose slot is -1 (padding) are not written.
     """
-    store_used.set(True)
+    note("store")
     home = x.out_cache_loc >= 0
     slots = x.out_cache_loc[home]
     k_cache[slots] = k[home]

@@ -92,8 +92,10 @@ def _build(trial: Trial) -> VerifyInput:
         fresh = copied(made)
         result = trial.call("build", trial.instance.build, fresh)
         trial.unchanged("build", made, fresh, free={"mask_buffer"})
-        trial.produced = contract.valid_built(result, trial.scene)
-        trial.failures += judge_batch(trial.scene, made, trial.produced)
+        produced = contract.valid_built(result, trial.scene)
+        if not trial.borrows("build"):
+            trial.produced = produced
+            trial.failures += judge_batch(trial.scene, made, produced)
         if isinstance(result, VerifyInput):
             return result
     plain = reference.build(replace(made, mask_buffer=made.mask_buffer.clone()))
@@ -142,4 +144,6 @@ def _why_missing(trial: Trial, identity: Identity, evidence: Evidence) -> str:
         stage = "accept" if identity in ("candidate", "traversal") else "attend"
     if not trial.has(stage):
         return f"reference: no {stage} stage of its own"
+    if trial.borrows(stage):
+        return f"reference: its {stage} stage calls ours"
     return f"reference: its {stage} stage gives no such evidence"

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from treeproof.backends.reference.store import store_kv, store_used
+from treeproof.backends.reference.store import store_kv
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.declared import judge_launched
@@ -49,12 +49,7 @@ def _attend_call(trial: Trial, true_x: VerifyInput) -> AttendCall:
         if not trial.backend.capabilities.stores_kv:
             store_kv(true_x, *tensors[1:])  # `x` may be garbage where the backend does not look
         state = x if plan is None else trial.call("plan", plan, x)
-        token = store_used.set(False)
-        try:
-            return trial.call("attend", instance.attend, state, *tensors)
-        finally:
-            trial.stored_by_reference |= store_used.get()
-            store_used.reset(token)
+        return trial.call("attend", instance.attend, state, *tensors)
 
     return attend
 
@@ -115,7 +110,7 @@ def _launch_loud(trial: Trial, attend: AttendCall, x: VerifyInput) -> Launched |
 
 def _judge_writes(trial: Trial, done: Launched) -> None:
     failures = kv.judge_writes(trial.scene, done)
-    if trial.backend.capabilities.stores_kv and not trial.stored_by_reference:
+    if trial.backend.capabilities.stores_kv and not trial.borrows("store"):
         trial.judged("kv", "measured", "attend", failures)
     elif failures:
         # The reference wrote: to slots that the backend's own build named, or attend wrote as well.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from treeproof.backends.reference.used import used
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
@@ -28,7 +29,8 @@ class Trial:
 
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
     build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
-    did. `stage` is the one that ran last.
+    did. `stage` is the one that ran last. `borrowed` are the reference's stages that the backend
+    called inside its own.
     """
 
     backend: Backend
@@ -37,7 +39,7 @@ class Trial:
     instance: Any = None
     produced: dict[str, Any] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
-    stored_by_reference: bool = False
+    borrowed: frozenset[str] = frozenset()
     measured: Measured | None = None
     margin: Margin | None = None
     broken: str = ""
@@ -76,6 +78,7 @@ class Trial:
             self.options.in_flight(stage)
         if stage in self.backend.stages:
             self.called.add(stage)
+        token = used.set(frozenset())
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 return function(*arguments)
@@ -83,6 +86,14 @@ class Trial:
                 raise
             except (Exception, SystemExit) as error:
                 raise raised(stage, error) from error
+            finally:
+                self.borrowed |= used.get()
+                used.reset(token)
+
+    def borrows(self, stage: str) -> bool:
+        """Whether the reference did the work of this stage; its own work is its own."""
+        ours = self.backend.source.startswith("treeproof.backends.reference:")
+        return stage in self.borrowed and not ours
 
     def unchanged(self, stage: str, before: Any, after: Any, free: Set[str] = frozenset()) -> None:
         """Note the inputs of a stage that it changed; `free` are its to write."""
