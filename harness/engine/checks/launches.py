@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +36,12 @@ def judge_launches(trial: Trial, x: VerifyInput) -> None:
     seen = garble(x, trial.backend.consumes, trial.case.seed)
     with trial.timed("probe"):
         for probe in (_random, _visibility, _clock):
-            try:
-                probe(trial, attend, x, seen)
-            except Violation as violation:
-                trial.broke(violation)
+            # Once something is broken, memory left unwritten must not pass for an answer.
+            with _unwritten_shows() if trial.broken else nullcontext():
+                try:
+                    probe(trial, attend, x, seen)
+                except Violation as violation:
+                    trial.broke(violation)
 
 
 def _attend_call(trial: Trial, true_x: VerifyInput) -> AttendCall:
