@@ -52,7 +52,7 @@ def _torch() -> list[Finding]:
     try:
         import torch
     except Exception as error:  # a broken install fails in many ways, a missing library among them
-        advice = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+        advice = "pip install torch (2.5 or newer)"
         return [Finding("torch", f"does not import: {error}", advice, ok=False)]
     if not torch.cuda.is_available():
         advice = (
