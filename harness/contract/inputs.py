@@ -121,10 +121,6 @@ class VerifyInput:
     cache_seqlens: Tensor | None = None
     """(B,) or (T,): keys that the table of the same height covers."""
 
-    @property
-    def num_requests(self) -> int:
-        return int(self.seq_lens.shape[0])
-
 
 TENSOR_FIELDS: tuple[str, ...] = tuple(
     f.name

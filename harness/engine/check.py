@@ -98,7 +98,7 @@ def _build(trial: Trial) -> VerifyInput:
             trial.failures += judge_batch(trial.scene, made, produced)
         if isinstance(result, VerifyInput):
             return result
-    plain = reference.build(replace(made, mask_buffer=made.mask_buffer.clone()))
+    plain = reference.build(copied(made))
     return replace(plain, **trial.produced)
 
 
