@@ -1,0 +1,37 @@
+"""All planted faults, and those records of real ones that no stage reaches yet."""
+
+from __future__ import annotations
+
+import difflib
+
+from treeproof.faults import windows
+from treeproof.faults.fault import Fault
+
+RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
+"""The log of real faults: 92 records out of public issue trackers."""
+
+FAULTS: tuple[Fault, ...] = (*windows.FAULTS,)
+
+
+class UnknownFault(Exception):
+    """No fault or family has this name. A usage error."""
+
+
+def named(names: tuple[str, ...]) -> tuple[Fault, ...]:
+    """Faults by name, family or record, in the order of the catalog; all of them where none is named.
+
+    Raises UnknownFault.
+    """
+    if not names:
+        return FAULTS
+    for name in names:
+        if not any(_answers(fault, name) for fault in FAULTS):
+            known = sorted({word for fault in FAULTS for word in (fault.name, fault.family)})
+            near = difflib.get_close_matches(name, known, 3)
+            hint = f"; near it: {', '.join(near)}" if near else ""
+            raise UnknownFault(f"no fault named {name!r}{hint}; `treeproof faults --list` has all")
+    return tuple(f for f in FAULTS if any(_answers(f, name) for name in names))
+
+
+def _answers(fault: Fault, name: str) -> bool:
+    return name in (fault.name, fault.family, *fault.sources)
