@@ -6,6 +6,7 @@ for its keys one by one and names them.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import lru_cache
 
 import numpy as np
@@ -35,16 +36,19 @@ def judge_pairing(
     measured: Measured,
     numerics: Numerics,
     *,
+    probes: Set[str],
     complete: bool,
 ) -> list[Failure]:
-    """Failures where tomography (`measured`) saw nothing wrong. `complete` asks for every key."""
-    tagged, visible, keys = _expected(scene)
-    right = listen(attend, scene, x, tagged, visible, keys, numerics)
+    """Failures where tomography (`measured`) saw nothing wrong. `complete` asks for every key.
+
+    `probes`: which of chorus and spike are switched on; a spike alone asks in a complete check only.
+    """
     known = set().union(*(wrong_places(scene.case, r) for r in measured.readings))
-    blamed = {(b, row) for b, row, _ in known}
-    suspects = [flat for flat in scene.real if not right[flat] and scene.rows[flat] not in blamed]
-    asked = scene.real if complete else tuple(suspects[:_ROWS_NAMED])
-    failures = _name(attend, scene, x, asked, known)
+    suspects = _unheard(attend, scene, x, known, numerics) if "chorus" in probes else []
+    failures: list[Failure] = []
+    if "spike" in probes:
+        asked = scene.real if complete else tuple(suspects[:_ROWS_NAMED])
+        failures = _name(attend, scene, x, asked, known)
     named = {(f.request, f.row) for f in failures}
     for flat in suspects:
         b, row = scene.rows[flat]
@@ -53,8 +57,21 @@ def judge_pairing(
                 f"{row_name(scene.case.requests[b], row)} mixes keys and values: what answers to a "
                 "group of keys is not the mean of their values"
             )
-            failures.append(_failure("wrong-key", b, row, None, message))
+            failures.append(_failure("chorus", "wrong-key", b, row, None, message))
     return failures[:24]
+
+
+def _unheard(
+    attend: AttendCall,
+    scene: Scene,
+    x: VerifyInput,
+    known: Set[tuple[int, int, int]],
+    numerics: Numerics,
+) -> list[int]:
+    """Flat rows that the chorus finds wrong where nothing is known to be."""
+    right = listen(attend, scene, x, *_expected(scene), numerics)
+    blamed = {(b, row) for b, row, _ in known}
+    return [flat for flat in scene.real if not right[flat] and scene.rows[flat] not in blamed]
 
 
 @lru_cache(maxsize=4)
@@ -88,7 +105,7 @@ def _name(
     scene: Scene,
     x: VerifyInput,
     asked: tuple[int, ...],
-    known: set[tuple[int, int, int]],
+    known: Set[tuple[int, int, int]],
 ) -> list[Failure]:
     """Ask the rows for every key of the tree and the ends of the prefix, one at a time."""
     case = scene.case
@@ -116,14 +133,14 @@ def _name(
                     f"{name} does not find {key} by its key: K and V of it are not read from the "
                     "same place, or not at all"
                 )
-                failures.append(_failure("wrong-key", b, row, column, message))
+                failures.append(_failure("spike", "wrong-key", b, row, column, message))
             else:
                 message = f"{name} finds {key}, which it must not read"
-                failures.append(_failure("finds-hidden-key", b, row, column, message))
+                failures.append(_failure("spike", "finds-hidden-key", b, row, column, message))
     return failures
 
 
-def _failure(kind: str, b: int, row: int, column: int | None, message: str) -> Failure:
+def _failure(probe: str, kind: str, b: int, row: int, column: int | None, message: str) -> Failure:
     expected = "found" if kind == "wrong-key" else "not found"
     return Failure(
         identity="visibility",
@@ -136,4 +153,5 @@ def _failure(kind: str, b: int, row: int, column: int | None, message: str) -> F
         message=message,
         expected=expected,
         actual="not found" if kind == "wrong-key" else "found",
+        probe=probe,
     )

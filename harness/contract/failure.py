@@ -15,6 +15,20 @@ COLUMNS: tuple[Identity, ...] = get_args(Identity)
 Evidence = Literal["declared", "measured"]
 """Declared: the tables a backend handed to its kernel. Measured: what the kernel did."""
 
+PROBES: tuple[str, ...] = (
+    "declared",
+    "random",
+    "poison",
+    "tomography",
+    "checksum",
+    "chorus",
+    "spike",
+    "clock",
+    "walk",
+    "commit",
+)
+"""What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
+
 Status = Literal["pass", "fail", "tie", "unsupported", "unavailable", "not-checked"]
 
 Severity = Literal["wrong", "crash", "hang"]
@@ -38,6 +52,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     actual: str = ""
     cause: str = ""
     severity: Severity = "wrong"
+    probe: str = ""
+    """Which of `PROBES` saw it; empty: the contract of a stage that ran before any of them."""
 
     def __post_init__(self) -> None:
         # Messages quote what a backend raised, and that may be text which no file can hold.

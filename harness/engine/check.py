@@ -10,7 +10,7 @@ import torch
 from treeproof.backends import reference
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, Cell, Evidence, Identity, Status
+from treeproof.contract.failure import COLUMNS, PROBES, Cell, Evidence, Identity, Status
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.copies import copied
@@ -95,7 +95,7 @@ def _build(trial: Trial) -> VerifyInput:
         produced = contract.valid_built(result, trial.scene)
         if not trial.borrows("build"):
             trial.produced = produced
-            trial.failures += judge_batch(trial.scene, made, produced)
+            trial.note(*judge_batch(trial.scene, made, produced))
         if isinstance(result, VerifyInput):
             return result
     plain = reference.build(copied(made))
@@ -138,6 +138,7 @@ def _fill_gaps(trial: Trial) -> None:
 
 
 def _why_missing(trial: Trial, identity: Identity, evidence: Evidence) -> str:
+    off = sorted(set(PROBES) - trial.options.probes)
     if evidence == "declared":
         stage = "build"
     else:
@@ -146,4 +147,6 @@ def _why_missing(trial: Trial, identity: Identity, evidence: Evidence) -> str:
         return f"reference: no {stage} stage of its own"
     if trial.borrows(stage):
         return f"reference: its {stage} stage calls ours"
+    if off:
+        return f"probes switched off: {', '.join(off)}"
     return f"reference: its {stage} stage gives no such evidence"

@@ -23,13 +23,16 @@ _CHAIN = ("retrieve_next_token", "retrieve_next_sibling")
 
 def judge_declared(trial: Trial, x: VerifyInput) -> None:
     """Judge each field of the backend's own making; fields of the reference are no evidence."""
-    with trial.timed("check"):
-        _tokens(trial, x)
-        _positions(trial, x)
-        _slots(trial, x)
-        _links(trial, x)
-    if trial.wants("visibility", "declared"):
-        _tables(trial, _own_tables(trial), x.mask_mode, "build")
+    if not trial.runs("declared"):
+        return
+    with trial.probing("declared"):
+        with trial.timed("check"):
+            _tokens(trial, x)
+            _positions(trial, x)
+            _slots(trial, x)
+            _links(trial, x)
+        if trial.wants("visibility", "declared"):
+            _tables(trial, _own_tables(trial), x.mask_mode, "build")
 
 
 def _tokens(trial: Trial, x: VerifyInput) -> None:
@@ -96,7 +99,7 @@ def _own_tables(trial: Trial) -> dict[str, Any]:
 
 def judge_launched(trial: Trial, x: VerifyInput, declared: Mapping[str, Any]) -> None:
     """Judge the tables that attend says it launched, where they are not ours handed back."""
-    if not trial.wants("visibility", "declared"):
+    if not (trial.runs("declared") and trial.wants("visibility", "declared")):
         return
     launched = {
         name: table
@@ -105,7 +108,8 @@ def judge_launched(trial: Trial, x: VerifyInput, declared: Mapping[str, Any]) ->
     }
     judged = _own_tables(trial)
     if any(not _same(table, judged.get(name)) for name, table in launched.items()):
-        _tables(trial, launched, x.mask_mode, "attend")
+        with trial.probing("declared"):
+            _tables(trial, launched, x.mask_mode, "attend")
 
 
 def _same(a: Any, b: Any) -> bool:

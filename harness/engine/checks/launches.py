@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-import torch
 from torch import Tensor
 
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
-from treeproof.engine.checks.declared import judge_launched
+from treeproof.engine.checks.outputs import judge_outputs, unwritten_shows
 from treeproof.engine.checks.trial import Trial
-from treeproof.engine.garble import garble, tensors_of
-from treeproof.properties import contract, kv, output, position
+from treeproof.engine.garble import garble
+from treeproof.properties import position
 from treeproof.properties.declared import tree_block
 from treeproof.properties.pairing import judge_pairing
-from treeproof.properties.probes import random_data
 from treeproof.properties.probes.clock import read_clock
-from treeproof.properties.probes.launch import AttendCall, Contents, Launched, launch
-from treeproof.properties.reading import judge_measured, measure
+from treeproof.properties.probes.launch import AttendCall
+from treeproof.properties.reading import judge_measured, judge_screened, measure, screen
 from treeproof.properties.tables import recover_parents
-from treeproof.properties.violation import Violation, contract_failure
+from treeproof.properties.violation import Violation
 
 
 def judge_launches(trial: Trial, x: VerifyInput) -> None:
@@ -35,11 +31,13 @@ def judge_launches(trial: Trial, x: VerifyInput) -> None:
     attend = _attend_call(trial, x)
     seen = garble(x, trial.backend.consumes, trial.case.seed)
     with trial.timed("probe"):
-        for probe in (_random, _visibility, _clock):
+        for names, judge in _JUDGES:
+            if not trial.runs(*names):
+                continue
             # Once something is broken, memory left unwritten must not pass for an answer.
-            with _unwritten_shows() if trial.broken else nullcontext():
+            with unwritten_shows() if trial.broken else nullcontext(), trial.probing(names[0]):
                 try:
-                    probe(trial, attend, x, seen)
+                    judge(trial, attend, x, seen)
                 except Violation as violation:
                     trial.broke(violation)
 
@@ -56,207 +54,33 @@ def _attend_call(trial: Trial, true_x: VerifyInput) -> AttendCall:
     return attend
 
 
-# --- random data ---------------------------------------------------------------------------------
-
-
-def _random(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
-    """Outputs in the bound, writes in place, inputs left alone, poison without influence."""
-    with _unwritten_shows():
-        laid = random_data.contents(trial.scene, x, trial.prepared.data, random_data.QUIET)
-        quiet = launch(attend, trial.scene, seen, laid, "random")
-        _judge_mutation(trial, x, seen, quiet, laid)
-        loud = _launch_loud(trial, attend, x)
-    numerics, truth = trial.backend.numerics, trial.prepared.truth
-    limits = output.bounds(trial.scene, truth, numerics)
-    wrong, margin = output.judge(trial.scene, truth, limits, quiet.attended.out, quiet.attended.lse)
-    if trial.wants("output", "measured"):
-        trial.margin = margin
-        trial.judged("output", "measured", "attend", wrong)
-    judge_launched(trial, x, quiet.attended.declared)
-    if loud is not None and trial.backend.capabilities.deterministic:
-        _judge_influence(trial, attend, x, seen, quiet, loud)
-    elif loud is not None and not wrong and trial.wants("kv", "measured"):
-        # Bits may differ from launch to launch; the bound holds whatever lies beside the keys.
-        moved, _ = output.judge(trial.scene, truth, limits, loud.attended.out, loud.attended.lse)
-        if moved:
-            trial.judged("kv", "measured", "attend", [_influences(moved[0].request, moved[0].row)])
-    if trial.wants("kv", "measured"):
-        _judge_writes(trial, quiet)
-
-
-def _launch_random(
-    trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput, fill: random_data.Fill
-) -> Launched:
-    laid = random_data.contents(trial.scene, x, trial.prepared.data, fill)
-    return launch(attend, trial.scene, seen, laid, "random")
-
-
-def _launch_loud(trial: Trial, attend: AttendCall, x: VerifyInput) -> Launched | None:
-    """The same data over loud poison and other garbage; None where NaN came through."""
-    other = garble(x, trial.backend.consumes, trial.case.seed + 1)
-    try:
-        return _launch_random(trial, attend, x, other, random_data.LOUD)
-    except Violation as violation:
-        if violation.failure.kind != "not-finite":
-            raise
-        failure = msgspec.structs.replace(
-            violation.failure,
-            identity="kv",
-            kind="unowned-influences",
-            message=f"{violation.failure.message} (there was NaN in pages that no table names)",
-        )
-        if trial.wants("kv", "measured"):
-            trial.judged("kv", "measured", "attend", [failure])
-        return None
-
-
-def _judge_writes(trial: Trial, done: Launched) -> None:
-    failures = kv.judge_writes(trial.scene, done)
-    if trial.backend.capabilities.stores_kv and not trial.borrows("store"):
-        trial.judged("kv", "measured", "attend", failures)
-    elif failures:
-        # The reference wrote: to slots that the backend's own build named, or attend wrote as well.
-        stage = "build" if "out_cache_loc" in trial.produced else "attend"
-        trial.judged("kv", "measured", stage, failures)
-    else:
-        trial.not_checked("kv", "measured", "attend", "reference: written by store_kv")
-
-
-def _judge_mutation(
-    trial: Trial, x: VerifyInput, seen: VerifyInput, done: Launched, laid: Contents
-) -> None:
-    before = tensors_of(garble(x, trial.backend.consumes, trial.case.seed))
-    changed = contract.mutated(before, tensors_of(seen))
-    if not contract.same_bits(laid.q, done.q):
-        changed.append("q")
-    rows, slots = trial.scene.real_index, trial.scene.tree_slots
-    for name, now, was in (("k", done.k, laid.k), ("v", done.v, laid.v)):
-        if not contract.same_bits(now[rows], was[slots]):
-            changed.append(name)
-    if changed:
-        message = f"attend changed its inputs {', '.join(changed)}"
-        trial.failures.append(contract_failure("mutates-input", "attend", message))
-
-
-def _judge_influence(
-    trial: Trial,
-    attend: AttendCall,
-    x: VerifyInput,
-    seen: VerifyInput,
-    quiet: Launched,
-    loud: Launched,
-) -> None:
-    """Outputs must not depend on memory nobody holds, nor on fields not declared as read."""
-    if _same(trial, quiet, loud):
-        return
-    with _unwritten_shows():
-        # Twice: a kernel that alternates would otherwise look like one that peeks.
-        again = [_launch_random(trial, attend, x, seen, random_data.QUIET) for _ in range(2)]
-        memory = _launch_random(trial, attend, x, seen, random_data.LOUD)
-    if not all(_same(trial, quiet, one) for one in again):
-        message = (
-            "the same launch twice gives other bits; declare deterministic=False if that is meant"
-        )
-        trial.failures.append(contract_failure("nondeterministic", "attend", message))
-    elif not _same(trial, quiet, memory):
-        if trial.wants("kv", "measured"):
-            trial.judged("kv", "measured", "attend", [_influence(trial, quiet, memory)])
-    else:
-        named = _undeclared(trial, attend, x, seen, quiet)
-        message = f"outputs depend on {', '.join(named) or 'fields'} not named in consumes"
-        trial.failures.append(contract_failure("reads-undeclared-input", "attend", message))
-
-
-def _undeclared(
-    trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput, quiet: Launched
-) -> list[str]:
-    """Fields outside `consumes` whose garbage alone changes the outputs."""
-    other = garble(x, trial.backend.consumes, trial.case.seed + 1)
-    named = []
-    for name in tensors_of(x):
-        if name not in trial.backend.consumes:
-            mixed = replace(seen, **{name: getattr(other, name)})
-            done = _launch_random(trial, attend, x, mixed, random_data.QUIET)
-            if not _same(trial, quiet, done):
-                named.append(name)
-    return named
-
-
-def _influence(trial: Trial, quiet: Launched, memory: Launched) -> Failure:
-    first = int((~_same_rows(trial, quiet, memory)).nonzero()[0, 0])
-    b, row = trial.scene.rows[trial.scene.real[first]]
-    return _influences(b, row)
-
-
-def _influences(b: int | None, row: int | None) -> Failure:
-    return Failure(
-        identity="kv",
-        kind="unowned-influences",
-        evidence="measured",
-        stage="attend",
-        request=b,
-        row=row,
-        message=f"the output of request {b}, row {row} depends on memory that no row may read "
-        "(free slots, page tails, stale contents or padding)",
-    )
-
-
-def _same(trial: Trial, a: Launched, b: Launched) -> bool:
-    """Bitwise equal outputs and log-sum-exps on real rows."""
-    return bool(_same_rows(trial, a, b).all())
-
-
-def _same_rows(trial: Trial, a: Launched, b: Launched) -> Tensor:
-    """(real rows,) bool."""
-    rows = trial.scene.real_index
-    same = contract.same_rows(a.attended.out[rows], b.attended.out[rows])
-    if a.attended.lse is not None and b.attended.lse is not None:
-        same &= contract.same_rows(a.attended.lse[rows], b.attended.lse[rows])
-    return same
-
-
-@contextmanager
-def _unwritten_shows() -> Iterator[None]:
-    """Memory a kernel allocates and does not write holds NaN, so that it shows."""
-    # The debug mode is the same switch as use_deterministic_algorithms, which imports a compiler.
-    mode = torch.get_deterministic_debug_mode()
-    fill: Any = torch.utils.deterministic  # its module gets this attribute by a class of its own
-    was = fill.fill_uninitialized_memory
-    torch.set_deterministic_debug_mode("warn")
-    fill.fill_uninitialized_memory = True
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-        fill.fill_uninitialized_memory = was
-
-
-# --- chosen data -----------------------------------------------------------------------------------
-
-
 def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
     if not trial.wants("visibility", "measured"):
         return
-    complete = trial.options.complete
-    numerics = trial.backend.numerics
-    trial.measured = measure(attend, trial.scene, seen, numerics, complete=complete)
-    failures = judge_measured(trial.scene, trial.measured)
-    parents = tuple(
-        recover_parents(tree_block(reading, trial.scene)) for reading in trial.measured.readings
-    )
-    trial.recover("visibility", "measured", "parents", parents)
-    failures += judge_pairing(
-        attend, trial.scene, seen, trial.measured, numerics, complete=complete
-    )
+    complete, numerics = trial.options.complete, trial.backend.numerics
+    measured = trial.measured = measure(attend, trial.scene, seen, complete=complete)
+    failures: list[Failure] = []
+    if trial.runs("tomography"):
+        failures += judge_measured(trial.scene, measured)
+        parents = tuple(recover_parents(tree_block(r, trial.scene)) for r in measured.readings)
+        trial.recover("visibility", "measured", "parents", parents)
+    else:
+        measured = replace(measured, readings=())
+    if trial.runs("checksum") and not complete:
+        screened = screen(attend, trial.scene, seen, measured, numerics)
+        failures += judge_screened(trial.scene, screened)
+    if trial.runs("chorus", "spike"):
+        failures += judge_pairing(
+            attend, trial.scene, seen, measured, numerics,
+            probes=trial.options.probes, complete=complete,
+        )  # fmt: skip
     trial.judged("visibility", "measured", "attend", failures)
 
 
 def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
     if "positions" not in trial.produced or not trial.wants("position", "measured"):
         return
-    measured = trial.measured or measure(
-        attend, trial.scene, seen, trial.backend.numerics, complete=False
-    )
+    measured = trial.measured or measure(attend, trial.scene, seen, complete=False)
     # The harness rotates by what the builder said; attend gets garbage unless it reads it.
     turns = read_clock(attend, trial.scene, x.positions, seen, measured.count - 1)
     shared = trial.case.layout.shared_prefix if len(trial.case.requests) > 1 else 0
@@ -269,3 +93,11 @@ def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) 
     trial.recover("position", "measured", "depths", depths)
     failures = position.judge_measured(trial.case, depths)
     trial.judged("position", "measured", "attend", failures)
+
+
+_JUDGES = (
+    (("random", "poison", "declared"), judge_outputs),
+    (("tomography", "checksum", "chorus", "spike"), _visibility),
+    (("clock",), _clock),
+)
+"""Probes, and what judges by them."""

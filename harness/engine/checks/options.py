@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from treeproof.contract.failure import COLUMNS, Evidence, Identity
+from treeproof.contract.failure import COLUMNS, PROBES, Evidence, Identity
 
 
 @dataclass(frozen=True)
 class CheckOptions:
     """The columns and kinds of evidence that are wanted, on one device.
 
-    `without` switches single (identity, evidence) checks off. `in_flight` is told the stage about
-    to run.
+    `without` switches single (identity, evidence) checks off, `probes` names the probes that run.
+    `in_flight` is told the stage about to run. Raises ValueError where a probe is not known.
     """
 
     device: str = "cpu"
@@ -21,7 +21,15 @@ class CheckOptions:
     identities: frozenset[str] = frozenset(COLUMNS)
     evidence: frozenset[str] = frozenset({"declared", "measured"})
     without: frozenset[tuple[Identity, Evidence]] = frozenset()
+    probes: frozenset[str] = frozenset(PROBES)
     in_flight: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.probes - set(PROBES))
+        if unknown:
+            raise ValueError(
+                f"unknown probes {', '.join(unknown)}: accepted are {', '.join(PROBES)}"
+            )
 
     @property
     def complete(self) -> bool:

@@ -17,12 +17,13 @@ from treeproof.properties.violation import Violation
 def judge_rounds(trial: Trial, x: VerifyInput) -> None:
     """Accept and commit, each judged by itself."""
     seen = garble(x, trial.backend.consumes, trial.case.seed)
-    for stage, judge in (("accept", _accept), ("commit", _commit)):
-        if trial.has(stage):
-            try:
-                judge(trial, seen)
-            except Violation as violation:
-                trial.broke(violation)
+    for stage, probe, judge in (("accept", "walk", _accept), ("commit", "commit", _commit)):
+        if trial.has(stage) and trial.runs(probe):
+            with trial.probing(probe):
+                try:
+                    judge(trial, seen)
+                except Violation as violation:
+                    trial.broke(violation)
 
 
 def _accept(trial: Trial, seen: VerifyInput) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from treeproof.backends.reference.used import used
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
@@ -29,7 +31,7 @@ class Trial:
 
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
     build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
-    did. `stage` is the one that ran last. `borrowed` are the reference's stages that the backend
+    did. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the reference's stages that the backend
     called inside its own.
     """
 
@@ -44,6 +46,7 @@ class Trial:
     margin: Margin | None = None
     broken: str = ""
     stage: str = ""
+    probe: str = ""
     cells: list[Cell] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     recovered: list[Recovered] = field(default_factory=list)
@@ -62,6 +65,26 @@ class Trial:
 
     def wants(self, identity: Identity, evidence: Evidence) -> bool:
         return self.options.wants(identity, evidence)
+
+    def runs(self, *probes: str) -> bool:
+        """Whether any of these probes is switched on."""
+        return not self.options.probes.isdisjoint(probes)
+
+    @contextmanager
+    def probing(self, probe: str) -> Iterator[None]:
+        """Failures noted inside were seen by this probe, where they do not say it themselves."""
+        outer, self.probe = self.probe, probe
+        try:
+            yield
+        finally:
+            self.probe = outer
+
+    def note(self, *failures: Failure) -> None:
+        """Write failures down, each with the probe that saw it."""
+        self.failures += [
+            f if f.probe or not self.probe else msgspec.structs.replace(f, probe=self.probe)
+            for f in failures
+        ]
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -101,9 +124,8 @@ class Trial:
         changed = [name for name in mutated(was, now) if name not in free]
         if changed:
             message = f"{stage} changed its inputs {', '.join(changed)}"
-            failure = contract_failure("mutates-input", stage, message)
-            if failure not in self.failures:
-                self.failures.append(failure)
+            if not any((f.stage, f.message) == (stage, message) for f in self.failures):
+                self.note(contract_failure("mutates-input", stage, message))
 
     def judged(
         self, identity: Identity, evidence: Evidence, stage: str, failures: Sequence[Failure]
@@ -113,7 +135,7 @@ class Trial:
         self.cells.append(
             Cell(identity=identity, evidence=evidence, status=status, stage=stage)  # type: ignore[arg-type]
         )
-        self.failures += failures
+        self.note(*failures)
 
     def not_checked(self, identity: Identity, evidence: Evidence, stage: str, reason: str) -> None:
         if self.wants(identity, evidence):
@@ -132,7 +154,7 @@ class Trial:
         failure = violation.failure
         self.broken = f"{failure.stage} broke its contract"
         if not any((f.kind, f.stage) == (failure.kind, failure.stage) for f in self.failures):
-            self.failures.append(failure)
+            self.note(failure)
 
     def recover(self, identity: Identity, evidence: Evidence, what: Any, values: Any) -> None:
         self.recovered.append(

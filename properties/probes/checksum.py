@@ -1,0 +1,123 @@
+"""Probe 1, checksum: far prefix keys, more than anyone could tag, weighed all at once.
+
+With q = 0 every key a row reads weighs the same, so output times the number of keys is the sum of
+the values read. V is a random code of +-1 in which neighbouring keys, in the logical order of their
+request, are opposite: whatever a kernel adds up in order stays small and is rounded by next to
+nothing, at any length. One key more, fewer or twice moves every sum by 1; any other wrong set moves
+some of 64 or more random sums, but for sets of whole pairs, which cancel: so keys are paired once
+from an even and once from an odd key. (A missing page of 16 keys moves no sum at one offset, and
+half of them by 2 at the other.)
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from treeproof.contract.capabilities import Numerics
+from treeproof.contract.inputs import VerifyInput
+from treeproof.generate.data import hash_tensor
+from treeproof.properties.bound import UNIT_ROUNDOFF, partial_rounding
+from treeproof.properties.expected import read_matrix
+from treeproof.properties.probes.launch import AttendCall, Contents, launch, zeros
+from treeproof.properties.scene import Scene
+
+_SUMS = 64
+"""Independent sums a row, at least: a wrong set without pairs leaves all alone once in 2**64."""
+
+_WORD = 211  # address word of the codes
+
+
+def tolerance(dtype: str, numerics: Numerics) -> float:
+    """How far from its whole number a right sum may be; a wrong one is off by 1 or more.
+
+    Sums of pairs are 2 at most, and that is what is rounded: once in the output, once a declared
+    merge. Weights are equal and round alike. 0.3 is for sums that a tag next to a pair leaves
+    unbalanced and for accumulators; real kernels used 0.07 of it up to 131,072 keys.
+    """
+    return 0.3 + 2 * (UNIT_ROUNDOFF[dtype] + partial_rounding(dtype, numerics))
+
+
+def off_by(attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor) -> Tensor:
+    """(T,) float64: largest distance of a row's sums from what it must read of the `lit` slots.
+
+    `lit` (num_slots,) bool: prefix slots that carry their code; all other memory carries 0. Padded
+    rows read 0.
+    """
+    shape = scene.case.shape
+    group = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
+    keys = max(r.prefix_len + r.num_nodes for r in scene.case.requests)
+    amplitude = 2.0 ** min(12, max(0, math.ceil(math.log2(keys))))
+    q = torch.zeros(
+        len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
+    )
+    k = zeros(scene, shape.head_dim) + 1
+    count = _counts(scene)
+    worst = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
+    for offset, drawing in _launches(scene):
+        code = _code(scene, offset, drawing) * lit[:, None, None]
+        v = code.to(scene.dtype) * amplitude
+        done = launch(attend, scene, x, Contents(q, k, v, k[0], 0 * v[0]), "checksum")
+        sums = done.attended.out.double() / amplitude * count[:, None, None]
+        off = (sums - _sums(scene, code)[:, group]).abs().flatten(1).amax(1)
+        worst = torch.maximum(worst, off)
+    return torch.where(scene.padding, 0.0, worst)
+
+
+def _launches(scene: Scene) -> list[tuple[int, int]]:
+    """(offset of the pairs, drawing) of each launch."""
+    shape = scene.case.shape
+    drawings = -(-_SUMS // (shape.num_kv_heads * shape.v_head_dim))
+    return [(offset, drawing) for offset in range(2) for drawing in range(drawings)]
+
+
+@lru_cache(maxsize=8)
+def _code(scene: Scene, offset: int, drawing: int) -> Tensor:
+    """(num_slots, Hkv, Dv) int8: +-1 on prefix slots, 0 elsewhere."""
+    shape = scene.case.shape
+    width = shape.num_kv_heads * shape.v_head_dim
+    # An aliased key is paired as in the request that owns it; sums are added up from the codes.
+    slot, request, column = torch.tensor(scene.prefix).reshape(-1, 3).unbind(1)
+    pair, second = (column + offset) // 2, (column + offset) % 2
+    words = torch.arange(-(-width // 64))
+    bits = hash_tensor(
+        scene.case.seed, _WORD, offset, drawing, request[:, None], pair[:, None], words
+    )
+    lane = torch.arange(width)
+    sign = 1 - 2 * ((bits[:, lane // 64] >> (lane % 64)) & 1).to(torch.int8)
+    code = torch.zeros(scene.case.layout.num_slots, width, dtype=torch.int8)
+    code[slot] = sign * (1 - 2 * second[:, None]).to(torch.int8)
+    return code.reshape(-1, shape.num_kv_heads, shape.v_head_dim).to(scene.device)
+
+
+def _counts(scene: Scene) -> Tensor:
+    """(T,) float64: keys that each row must read; 0 on padding."""
+    counts = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
+    for b, request in enumerate(scene.case.requests):
+        first, rows = read_matrix(request, scene.case.shape.window)
+        start = scene.case.qo_indptr[b]
+        counts[start : start + request.num_nodes] = torch.from_numpy(
+            request.prefix_len - first + rows.sum(1)
+        ).to(counts)
+    return counts
+
+
+def _sums(scene: Scene, code: Tensor) -> Tensor:
+    """(T, Hkv, Dv) float64: sum of the codes that each row must read."""
+    sums = torch.zeros(len(scene.rows), *code.shape[1:], dtype=torch.float64, device=scene.device)
+    for b, request in enumerate(scene.case.requests):
+        first, _ = read_matrix(request, scene.case.shape.window)
+        columns = torch.tensor(
+            scene.ledger.columns[b][: request.prefix_len], dtype=torch.int64, device=scene.device
+        )
+        end, total = request.prefix_len, torch.zeros_like(sums[0])
+        for begin in sorted(set(first.tolist()), reverse=True):
+            held = columns[begin:end]
+            total = total + code[held[held >= 0]].sum(0, dtype=torch.int32)
+            end = begin
+            rows = torch.from_numpy((first == begin).nonzero()[0]).to(scene.device)
+            sums[scene.case.qo_indptr[b] + rows] = total
+    return sums
