@@ -20,13 +20,14 @@ def request(
     parents: Sequence[int] = (-1,),
     prefix: int = 0,
     *,
+    tokens: Sequence[int] | None = None,
     rows: Sequence[int] | None = None,
     pad_rows: int = 0,
 ) -> Request:
-    """A request whose node i carries token i; rows in node order unless given."""
+    """A request whose node i carries token i and lies in row i, unless given."""
     nodes = range(len(parents))
     return Request(
-        tree=CandidateTree(tuple(nodes), tuple(parents)),
+        tree=CandidateTree(tuple(nodes if tokens is None else tokens), tuple(parents)),
         row_of_node=tuple(nodes if rows is None else rows),
         prefix_len=prefix,
         pad_rows=pad_rows,
