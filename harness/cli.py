@@ -245,6 +245,53 @@ def trace(case_file: Path, request: int, row: int, backend: str | None, **option
 
 
 @cli.command()
+@click.argument("names", nargs=-1, metavar="[FAULT|RECORD]...")
+@click.option("--list", "listed", is_flag=True, help="List the faults and what is out of reach.")
+@click.option(
+    "--backend", "subjects", metavar="NAME", multiple=True, help="Plant into this backend only."
+)
+@click.option(
+    "--every-backend", is_flag=True, help="Plant each fault into every backend that can have it."
+)
+@click.option("--no-reduce", is_flag=True, help="Do not look for the smallest cases.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write the results here."
+)
+@click.option(
+    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the matrix here."
+)
+@click.option(
+    "--write",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Write faulty backends as files into this folder, and check nothing.",
+)
+@click.option(
+    "-n", "--workers", type=click.IntRange(1, 512), help="Processes; one a core where not given."
+)
+def faults(names: tuple[str, ...], listed: bool, **options: Any) -> int:
+    """Prove that the harness can fail.
+
+    Plants faults taken from real reports into the built-in backends and says which check killed
+    each, after how many drawn cases, and on how small a case. A fault that survives, or that only
+    the wrong identity sees, is a hole in the harness: exit code 1.
+
+    \b
+    treeproof faults                              each fault in one backend
+    treeproof faults --every-backend              in all that can have it
+    treeproof faults window-by-row B031           some of them
+    treeproof faults window-by-row --write .      as a file: treeproof check FILE
+    """
+    from treeproof.commands.faults import list_faults, score, write_files
+
+    if listed:
+        return list_faults(names)
+    if options["folder"] is not None:
+        return write_files(names, options["subjects"], options["folder"])
+    return score(names, **options)
+
+
+@cli.command()
 def backends() -> int:
     """List backends and what they take.
 

@@ -36,6 +36,7 @@ __all__ = [
     "entry_points",
     "load",
     "register",
+    "register_backend",
     "registered",
 ]
 
@@ -87,6 +88,12 @@ def register(
         return implementation
 
     return decorate
+
+
+def register_backend(backend: Backend) -> None:
+    """Register a description that was made elsewhere, as of the module or file that calls this."""
+    home = sys._getframe(1).f_globals
+    _add(backend, home["__name__"], home.get("__file__") or "")
 
 
 def _add(backend: Backend, module: str, file: str) -> None:

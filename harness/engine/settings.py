@@ -95,7 +95,7 @@ class RunSettings:
             return self.workers
         if self.device_kind != "cpu":
             return 1
-        return min(_cores(), MOST_WORKERS)
+        return min(cores(), MOST_WORKERS)
 
     def as_builtins(self) -> dict[str, Any]:
         """The settings as JSON can hold them."""
@@ -108,7 +108,8 @@ def _one_of(field: str, value: str, accepted: tuple[str, ...]) -> None:
         raise SettingsError(f"{field} is {value!r}: accepted are {', '.join(accepted)}")
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # what a container or taskset leaves to this process
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from treeproof.contract.backend import BackendError
 from treeproof.faults import windows
 from treeproof.faults.fault import Fault
 
@@ -13,7 +14,7 @@ RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 FAULTS: tuple[Fault, ...] = (*windows.FAULTS,)
 
 
-class UnknownFault(Exception):
+class UnknownFault(BackendError):
     """No fault or family has this name. A usage error."""
 
 

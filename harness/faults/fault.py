@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
@@ -50,6 +50,10 @@ class Fault:
             raise ValueError(
                 f"fault name {self.name!r}: accepted are names that match {NAME.pattern}"
             )
+
+    def into(self, backend: Backend) -> Backend:
+        """The backend with the fault planted, under a name that says both."""
+        return replace(self.plant(backend), name=f"{backend.name}.{self.name}"[:64])
 
     @property
     def name(self) -> str:

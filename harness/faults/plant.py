@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from treeproof.contract.backend import Backend, describe
+from treeproof.contract.backend import Backend, BackendError, describe
 
 Around = Callable[..., Any]
 """`around(right, *arguments)`: what a stage does instead; `right` is the stage as it was."""
@@ -27,7 +27,7 @@ _REGISTER = "from treeproof.contract.registry import register\n"
 T = TypeVar("T", bound=Callable[..., Any])
 
 
-class PlantError(Exception):
+class PlantError(BackendError):
     """A fault cannot be planted: the backend's text has changed, or it has no such stage."""
 
 

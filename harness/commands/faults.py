@@ -1,0 +1,112 @@
+"""What `treeproof faults` does: list, write as files, or plant and kill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.live import Live
+from rich.text import Text
+
+from treeproof.commands.asked import require_known
+from treeproof.contract.registry import BackendError
+from treeproof.engine.settings import cores
+from treeproof.faults.catalog import FAULTS, named
+from treeproof.faults.out_of_reach import OUT_OF_REACH
+from treeproof.reports.console import open_console, prose, write
+from treeproof.reports.drawing import plain
+from treeproof.reports.kill_matrix import kill_lines, kill_markdown, kill_table
+from treeproof.scoring.kill import Kill
+from treeproof.scoring.matrix import kill_all
+from treeproof.scoring.pairs import SUBJECTS, Pair, pairs
+from treeproof.scoring.planted_file import planted_file
+
+
+def list_faults(names: tuple[str, ...]) -> int:
+    """Every fault with its sources and the check that must see it."""
+    lines: list[Text] = []
+    for fault in named(names):
+        head = f"{fault.name}  {fault.identity} ({fault.evidence})  {', '.join(fault.sources)}"
+        lines += [prose(head, "bold"), prose(f"    {fault.says}")]
+    if not names:
+        lines += [Text(""), prose("out of reach", "bold")]
+        lines += [prose(f"    {record}  {why}") for record, why in OUT_OF_REACH.items()]
+    write(open_console(), lines)
+    return 0
+
+
+def write_files(names: tuple[str, ...], subjects: tuple[str, ...], folder: Path) -> int:
+    """Each fault as a backend file, which `treeproof check` takes."""
+    console = open_console()
+    folder.mkdir(parents=True, exist_ok=True)
+    for pair in _pairs(names, subjects, every_backend=bool(subjects)):
+        write(console, [str(planted_file(pair.fault.name, pair.backend, folder))])
+    return 0
+
+
+def score(
+    names: tuple[str, ...],
+    *,
+    subjects: tuple[str, ...],
+    every_backend: bool,
+    no_reduce: bool,
+    json_file: Path | None,
+    markdown_file: Path | None,
+    workers: int | None,
+    folder: Path | None,
+) -> int:
+    """Kill every pair and report; 1 where one survived or was seen only elsewhere."""
+    console = open_console()
+    chosen = _pairs(names, subjects, every_backend)
+    kills: list[Kill] = []
+
+    def progress() -> Text:
+        last = f"  {kills[-1].fault} in {kills[-1].backend}" if kills else "  starting"
+        alive = sum(kill.status != "killed" for kill in kills)
+        return Text(f"{len(kills)} of {len(chosen)} pairs, {alive} not killed{last}", no_wrap=True)
+
+    if console.is_terminal:
+        with Live(get_renderable=progress, console=console, transient=True):
+            kill_all(chosen, workers or cores(), reduced=not no_reduce, on_kill=kills.append)
+    else:
+        kill_all(chosen, workers or cores(), reduced=not no_reduce, on_kill=kills.append)
+    place = {(pair.fault.name, pair.backend): i for i, pair in enumerate(chosen)}
+    kills.sort(key=lambda kill: place[kill.fault, kill.backend])
+    _report(kills, json_file, markdown_file)
+    return int(any(kill.status != "killed" for kill in kills))
+
+
+def _pairs(names: tuple[str, ...], subjects: tuple[str, ...], every_backend: bool) -> list[Pair]:
+    require_known(subjects)
+    found = pairs(named(names), subjects or SUBJECTS, every_backend=every_backend)
+    if not found:
+        where = ", ".join(subjects or SUBJECTS)
+        raise BackendError(f"{', '.join(names) or 'no fault'} can be planted into none of {where}")
+    return found
+
+
+def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path | None) -> None:
+    console = open_console()
+    if console.is_terminal:
+        console.print(kill_table(kills))
+    else:
+        for row in _plain_table(kills):
+            write(console, [row])
+    write(console, [Text(""), *kill_lines(kills, FAULTS, OUT_OF_REACH)])
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(kills)) + b"\n")
+    if markdown_file is not None:
+        markdown_file.write_text(kill_markdown(kills, FAULTS, OUT_OF_REACH), "utf-8")
+
+
+def _plain_table(kills: Sequence[Kill]) -> list[str]:
+    """One line a pair, for a pipe."""
+    return [
+        plain(
+            f"{kill.status:<9} {kill.fault}  {kill.backend}  {kill.identity} ({kill.evidence})  "
+            f"{kill.cases} cases, {kill.seconds:.2f} s"
+            + (f", smallest {kill.reduced}, known {kill.known}" if kill.reduced else "")
+        )
+        for kill in kills
+    ]
