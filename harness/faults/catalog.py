@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 
 from treeproof.contract.backend import BackendError
-from treeproof.faults import windows
+from treeproof.faults import links, windows
 from treeproof.faults.fault import Fault
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 """The log of real faults: 92 records out of public issue trackers."""
 
-FAULTS: tuple[Fault, ...] = (*windows.FAULTS,)
+FAULTS: tuple[Fault, ...] = (
+    *windows.FAULTS,
+    *links.FAULTS,
+)
 
 
 class UnknownFault(BackendError):
