@@ -1,8 +1,9 @@
 """From a failing case to a small one that fails in the same way.
 
-Order: requests, subtrees, nodes, row order, prefix, padding, heads, head dims, pages, window,
-values; round after round until a whole round changes nothing. The result is then minimal: no
-single request, node, prefix token, padded row or head can be left out.
+Order: what is dear to check goes first (requests, prefix, pages, subtrees, nodes), in big cuts and
+then in small ones; then row order, padding, heads, head dims, window, values. Round after round,
+until a whole round changes nothing and a last sweep has tried each single removal: the result is
+then minimal, for no single request, node, prefix token, padded row, head or page can be left out.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msgspec import ValidationError
 from msgspec.structs import replace
 
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.layout import MaskLayout, MaskMode
 from treeproof.contract.shape import AttentionShape, Full
 from treeproof.engine import simplify
+from treeproof.engine.removals import Edit, one_head_less, single_removals
+from treeproof.engine.search import Search
 
-Edit = Callable[[VerifyCase], VerifyCase]
 SMALL_CHUNK = 4
 """Nodes are dropped in chunks of half the tree, a quarter and so on down to this, then singly."""
+FEW_NODES = 32
+"""So many nodes at most are hung on the root one by one: it makes a tree plainer, not smaller."""
 SIMPLER_LAYOUTS: tuple[dict[str, Any], ...] = (
     {"order": "contiguous"},
     {"shared_prefix": 0},
@@ -34,7 +37,10 @@ SIMPLER_LAYOUTS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Reduction:
-    """The smallest case found. `complete`: nothing was left to try before the limit."""
+    """The smallest case found.
+
+    `complete`: minimal; each single removal from this very case was tried, and none failed alike.
+    """
 
     case: VerifyCase
     evaluations: int
@@ -49,60 +55,34 @@ def reduce(
     `still_fails` must hold for the very failure that is reduced and for no other. The result
     depends on nothing else.
     """
-    search = _Search(case, still_fails, limit)
+    search = Search(case, still_fails, limit)
+    search.attempt(_bare)
     search.attempt(_plain)
-    while not search.exhausted:
+    minimal = False
+    while not minimal and not search.exhausted:
         before = search.case
         for run_pass in _PASSES:
             run_pass(search)
-        if search.case == before:
-            break
-    return Reduction(search.case, search.evaluations, not search.exhausted)
+        search.thorough = False
+        minimal = search.case == before and _is_minimal(search)
+    return Reduction(search.case, search.evaluations, minimal)
 
 
-class _Search:
-    """The smallest failing case so far, and what has been tried."""
+def _is_minimal(search: Search) -> bool:
+    """Whether each single removal has been tried on this very case and none of them held.
 
-    def __init__(
-        self, case: VerifyCase, still_fails: Callable[[VerifyCase], bool], limit: int
-    ) -> None:
-        self.case = case
-        self.evaluations = 0
-        self.exhausted = False
-        """A candidate was left untried because of the limit."""
-        self._still_fails = still_fails
-        self._limit = limit
-        self._tried = {case.id}
-
-    def attempt(self, edit: Edit) -> bool:
-        """Take the edit if the edited case is valid, new, and fails still."""
-        try:
-            candidate = edit(self.case)
-        except (ValueError, ValidationError):
+    Takes the first that holds: the case is then smaller and must be gone through once more.
+    """
+    for edit in single_removals(search.case):
+        if search.attempt(edit, known=True):
+            search.thorough = True
             return False
-        if candidate.id in self._tried:
-            return False
-        if self.evaluations >= self._limit:
-            self.exhausted = True
-            return False
-        self._tried.add(candidate.id)
-        self.evaluations += 1
-        if not self._still_fails(candidate):
-            return False
-        self.case = candidate
-        return True
+    return not search.exhausted
 
-    def lower(
-        self, read: Callable[[VerifyCase], int], least: int, set_to: Callable[[int], Edit]
-    ) -> None:
-        """Lower a number as far as the failure allows; one less than the result has been tried."""
-        if read(self.case) <= least or self.attempt(set_to(least)):
-            return
-        step = read(self.case) - least
-        while step > 1:
-            step = (step + 1) // 2
-            while read(self.case) - step > least and self.attempt(set_to(read(self.case) - step)):
-                pass
+
+def _bare(case: VerifyCase) -> VerifyCase:
+    """The same without any prefix, which makes most of what a case costs."""
+    return _plain(simplify.each_request(case, simplify.without_prefix))
 
 
 def _plain(case: VerifyCase) -> VerifyCase:
@@ -115,7 +95,7 @@ def _on(b: int, edit: Callable[..., Request], *arguments: Any) -> Edit:
     return lambda case: simplify.with_request(case, b, edit(case.requests[b], *arguments))
 
 
-def _requests(search: _Search) -> None:
+def _requests(search: Search) -> None:
     count = len(search.case.requests)
     for b in range(count):
         if search.attempt(partial(simplify.keep_requests, kept={b})):
@@ -126,16 +106,20 @@ def _requests(search: _Search) -> None:
             search.attempt(partial(simplify.keep_requests, kept=kept))
 
 
-def _nodes(search: _Search) -> None:
+def _nodes(search: Search) -> None:
     for b in range(len(search.case.requests)):
         _shrink_tree(search, b)
 
 
-def _shrink_tree(search: _Search, b: int) -> None:
+def _shrink_tree(search: Search, b: int) -> None:
     """First nodes only, then without whole branches, then without chunks and single nodes."""
+    before = _size(search.case, b)
     search.lower(
         lambda case: _size(case, b), 1, lambda count: _on(b, simplify.keep_nodes, range(count))
     )
+    unchanged = _size(search.case, b) == before
+    if not search.thorough and unchanged and not _drop_chunks(search, b, 1):
+        return
     node = 1
     while node < _size(search.case, b):
         leaf = not search.case.requests[b].tree.children(node)
@@ -146,42 +130,54 @@ def _shrink_tree(search: _Search, b: int) -> None:
         _drop_chunks(search, b, chunk)
         chunk //= 2
     _drop_chunks(search, b, 1)
-    for node in reversed(range(1, _size(search.case, b))):
-        search.attempt(_on(b, simplify.hang_on_root, node))
+    if not search.attempt(_on(b, simplify.hang_on_root, *range(1, _size(search.case, b)))):
+        for node in reversed(range(1, min(FEW_NODES, _size(search.case, b)))):
+            search.attempt(_on(b, simplify.hang_on_root, node))
 
 
 def _size(case: VerifyCase, b: int) -> int:
     return len(case.requests[b].tree)
 
 
-def _drop_chunks(search: _Search, b: int, chunk: int) -> None:
-    end = _size(search.case, b)
+def _drop_chunks(search: Search, b: int, chunk: int) -> bool:
+    """Whether any chunk could go."""
+    before = end = _size(search.case, b)
     while end > 1:
         start = max(1, end - chunk)
         kept = [*range(start), *range(end, _size(search.case, b))]
         search.attempt(_on(b, simplify.keep_nodes, kept))
         end = start
+    return _size(search.case, b) < before
 
 
-def _rows(search: _Search) -> None:
+def _rows(search: Search) -> None:
     search.attempt(partial(simplify.each_request, edit=simplify.rows_in_node_order))
     for b in range(len(search.case.requests)):
         search.attempt(_on(b, simplify.rows_in_node_order))
 
 
-def _prefix(search: _Search) -> None:
+def _prefix(search: Search) -> None:
     search.attempt(partial(simplify.each_request, edit=simplify.without_prefix))
     for b in range(len(search.case.requests)):
+        if search.thorough:
+            _clear_high_bits(search, b)
         _lower_in_request(search, b, lambda request: request.prefix_len, simplify.with_prefix)
 
 
-def _padding(search: _Search) -> None:
+def _clear_high_bits(search: Search, b: int) -> None:
+    """By powers of two, the largest first: what matters may be the rest that a page leaves."""
+    for bit in reversed(range(search.case.requests[b].prefix_len.bit_length())):
+        length = search.case.requests[b].prefix_len & ~(1 << bit)
+        search.attempt(_on(b, simplify.with_prefix, length))
+
+
+def _padding(search: Search) -> None:
     for b in range(len(search.case.requests)):
         _lower_in_request(search, b, lambda request: request.pad_rows, simplify.with_pad_rows)
 
 
 def _lower_in_request(
-    search: _Search,
+    search: Search,
     b: int,
     read: Callable[[Request], int],
     edit: Callable[[Request, int], Request],
@@ -189,7 +185,7 @@ def _lower_in_request(
     search.lower(lambda case: read(case.requests[b]), 0, lambda value: _on(b, edit, value))
 
 
-def _heads(search: _Search) -> None:
+def _heads(search: Search) -> None:
     while any(
         search.attempt(partial(simplify.with_shape, num_q_heads=q, num_kv_heads=kv))
         for q, kv in _fewer_heads(search.case.shape)
@@ -201,46 +197,57 @@ def _heads(search: _Search) -> None:
 
 
 def _fewer_heads(shape: AttentionShape) -> Iterator[tuple[int, int]]:
-    """Down to one head, one group, no groups, half; then one key head or one head a group less."""
+    """Down to one head, one group, no groups, half; then one head less of either kind."""
     q, kv, group = shape.num_q_heads, shape.num_kv_heads, shape.group_size
     for fewer in (
         (1, 1),
         (group, 1),
         (kv, kv),
         (q // 2, kv // 2),
-        (q - group, kv - 1),
-        (q - kv, kv),
+        *one_head_less(shape),
     ):
         if min(fewer) > 0:
             yield fewer
 
 
-def _layout(search: _Search) -> None:
+def _layout(search: Search) -> None:
     if search.attempt(simplify.simplest_layout):
         return
     for changes in SIMPLER_LAYOUTS:
         search.attempt(partial(simplify.with_layout, **changes))
-    for page_size in (1, 2, 16):
-        if page_size < search.case.layout.page_size:
-            search.attempt(partial(simplify.with_layout, page_size=page_size))
-    search.attempt(simplify.smallest_cache)
+    page = search.case.layout.page_size
+    for halvings in range(page.bit_length() - 1, 0, -1):
+        if search.attempt(partial(simplify.with_layout, page_size=page >> halvings)):
+            break
+    if search.case.layout.page_size > 1:
+        search.attempt(simplify.with_half_pages_and_prefixes)
+    search.lower(
+        lambda case: case.layout.num_slots // case.layout.page_size,
+        search.case.pages_needed,
+        lambda count: partial(simplify.with_pages, count=count),
+    )
 
 
-def _window(search: _Search) -> None:
+def _window(search: Search) -> None:
     if search.case.shape.window is None or search.attempt(
         partial(simplify.with_shape, visibility=Full())
     ):
         return
     search.lower(_width, 1, lambda width: partial(simplify.with_window, width=width))
-    # A fault at the edge of the window needs the prefix and the width to shrink together.
+    # A fault at the edge of the window needs the prefix or the depth to shrink with the width.
     search.lower(_width, 1, lambda width: partial(simplify.with_window_and_prefixes, width=width))
+    search.lower(_depth, 0, lambda depth: partial(simplify.with_window_and_depth, depth=depth))
 
 
 def _width(case: VerifyCase) -> int:
     return case.shape.window or 0
 
 
-def _values(search: _Search) -> None:
+def _depth(case: VerifyCase) -> int:
+    return max(max(request.tree.depth) for request in case.requests)
+
+
+def _values(search: Search) -> None:
     for shape in ({"dtype": "float32"}, {"rotary": None}, {"scale": None}):
         search.attempt(partial(simplify.with_shape, **shape))
     search.attempt(lambda case: replace(case, mask=MaskLayout()))
@@ -251,4 +258,4 @@ def _values(search: _Search) -> None:
     search.attempt(partial(simplify.each_request, edit=simplify.small_tokens))
 
 
-_PASSES = (_requests, _nodes, _rows, _prefix, _padding, _heads, _layout, _window, _values)
+_PASSES = (_requests, _prefix, _layout, _nodes, _rows, _padding, _heads, _window, _values)

@@ -50,10 +50,9 @@ def without_subtree(request: Request, node: int) -> Request:
     return keep_nodes(request, [i for i in range(len(tree)) if node not in tree.path(i)])
 
 
-def hang_on_root(request: Request, node: int) -> Request:
-    """The node and what is below it become a branch of the root."""
-    parents = list(request.tree.parents)
-    parents[node] = 0
+def hang_on_root(request: Request, *nodes: int) -> Request:
+    """Each of the nodes becomes a branch of the root, with what is below it."""
+    parents = [0 if i in nodes else parent for i, parent in enumerate(request.tree.parents)]
     tokens = _apart(list(request.tree.tokens), parents)
     return replace(request, tree=CandidateTree(tokens, tuple(parents)))
 
@@ -121,6 +120,17 @@ def with_window_and_prefixes(case: VerifyCase, width: int) -> VerifyCase:
     return with_window(_fitted(case, requests=requests), width)
 
 
+def with_window_and_depth(case: VerifyCase, depth: int) -> VerifyCase:
+    """Trees of this depth at most, and a window narrower by as much as the deepest one has lost."""
+    trees = [request.tree for request in case.requests]
+    less = max(max(tree.depth) for tree in trees) - depth
+    requests = tuple(
+        keep_nodes(request, [i for i, d in enumerate(request.tree.depth) if d <= depth])
+        for request in case.requests
+    )
+    return with_window(_fitted(case, requests=requests), (case.shape.window or 0) - less)
+
+
 def with_mask(case: VerifyCase, **changes: Any) -> VerifyCase:
     return replace(case, mask=replace(case.mask, **changes))
 
@@ -129,9 +139,15 @@ def with_layout(case: VerifyCase, **changes: Any) -> VerifyCase:
     return _fitted(case, layout=replace(_roomy(case.layout, changes), **changes))
 
 
-def smallest_cache(case: VerifyCase) -> VerifyCase:
-    """No slot more than the requests need."""
-    slots = case.pages_needed * case.layout.page_size
+def with_half_pages_and_prefixes(case: VerifyCase) -> VerifyCase:
+    """Pages and prefixes of half the length: a tree lies across a page as it did."""
+    requests = tuple(with_prefix(r, r.prefix_len // 2) for r in case.requests)
+    return with_layout(_fitted(case, requests=requests), page_size=case.layout.page_size // 2)
+
+
+def with_pages(case: VerifyCase, count: int) -> VerifyCase:
+    """A cache of so many pages."""
+    slots = count * case.layout.page_size
     pad = min(case.layout.page_table_pad, slots - 1)
     return replace(case, layout=replace(case.layout, num_slots=slots, page_table_pad=pad))
 
