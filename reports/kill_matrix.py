@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from treeproof.faults.catalog import RECORDS
 from treeproof.faults.fault import Fault
 from treeproof.reports.case_sheet import count
 from treeproof.reports.console import prose
-from treeproof.scoring.kill import Kill
+from treeproof.scoring.result import Kill
 
 _MARK = {"killed": "✓", "elsewhere": "✗ elsewhere", "survived": "✗ survived"}
 
@@ -53,7 +52,10 @@ def _sizes(kills: Iterable[Kill]) -> Text:
 
 
 def kill_lines(
-    kills: Sequence[Kill], faults: Sequence[Fault], out_of_reach: Mapping[str, str]
+    kills: Sequence[Kill],
+    faults: Sequence[Fault],
+    records: Sequence[str],
+    out_of_reach: Mapping[str, str],
 ) -> list[Text]:
     """Survivors first, then the figures."""
     lines: list[Text] = []
@@ -96,10 +98,10 @@ def kill_lines(
             lines.append(
                 prose(f"{small} of {len(shrunk)} reduced cases are as small as the smallest known")
             )
-    planted = {source for fault in faults for source in fault.sources} & set(RECORDS)
+    planted = {source for fault in faults for source in fault.sources} & set(records)
     lines.append(
         prose(
-            f"{len(planted)} of {len(RECORDS)} records of real faults are planted, "
+            f"{len(planted)} of {len(records)} records of real faults are planted, "
             f"{len(out_of_reach)} are out of reach of the stages there are"
         )
     )
@@ -113,7 +115,10 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def kill_markdown(
-    kills: Sequence[Kill], faults: Sequence[Fault], out_of_reach: Mapping[str, str]
+    kills: Sequence[Kill],
+    faults: Sequence[Fault],
+    records: Sequence[str],
+    out_of_reach: Mapping[str, str],
 ) -> str:
     """The matrix as a file to keep: nothing in it depends on the machine or on the time."""
     by_name = {fault.name: fault for fault in faults}
@@ -138,10 +143,10 @@ def kill_markdown(
             f"| `{kill.fault}` | {fault.says} | {', '.join(fault.sources)} | {must} | {kill.backend} "
             f"| {cases} | {also} | {kill.reduced or ''} | {kill.known} |"
         )
-    planted = sorted({s for fault in faults for s in fault.sources} & set(RECORDS))
+    planted = sorted({s for fault in faults for s in fault.sources} & set(records))
     lines += [
         "",
-        f"## Records of real faults: {len(planted)} of {len(RECORDS)} planted",
+        f"## Records of real faults: {len(planted)} of {len(records)} planted",
         "",
         ", ".join(planted),
         "",

@@ -19,6 +19,7 @@ def test_the_commands_are_these() -> None:
         "backends",
         "check",
         "doctor",
+        "faults",
         "reduce",
         "replay",
         "schema",

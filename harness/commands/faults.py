@@ -12,15 +12,15 @@ from rich.text import Text
 from treeproof.commands.asked import require_known
 from treeproof.contract.registry import BackendError
 from treeproof.engine.settings import cores
-from treeproof.faults.catalog import FAULTS, named
+from treeproof.faults.catalog import FAULTS, RECORDS, named
 from treeproof.faults.out_of_reach import OUT_OF_REACH
 from treeproof.reports.console import open_console, prose, write
 from treeproof.reports.drawing import plain
 from treeproof.reports.kill_matrix import kill_lines, kill_markdown, kill_table
-from treeproof.scoring.kill import Kill
 from treeproof.scoring.matrix import kill_all
 from treeproof.scoring.pairs import SUBJECTS, Pair, pairs
 from treeproof.scoring.planted_file import planted_file
+from treeproof.scoring.result import Kill
 
 
 def list_faults(names: tuple[str, ...]) -> int:
@@ -93,11 +93,11 @@ def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path |
     else:
         for row in _plain_table(kills):
             write(console, [row])
-    write(console, [Text(""), *kill_lines(kills, FAULTS, OUT_OF_REACH)])
+    write(console, [Text(""), *kill_lines(kills, FAULTS, RECORDS, OUT_OF_REACH)])
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(kills)) + b"\n")
     if markdown_file is not None:
-        markdown_file.write_text(kill_markdown(kills, FAULTS, OUT_OF_REACH), "utf-8")
+        markdown_file.write_text(kill_markdown(kills, FAULTS, RECORDS, OUT_OF_REACH), "utf-8")
 
 
 def _plain_table(kills: Sequence[Kill]) -> list[str]:

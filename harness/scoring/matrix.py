@@ -24,9 +24,10 @@ from treeproof.engine.runner import CHECKER
 from treeproof.engine.worker import InternalError, WorkerSettings, initialize
 from treeproof.engine.worker_pool import Done, WorkerPool
 from treeproof.faults.catalog import named
-from treeproof.scoring.kill import Ask, Kill, cases_for, kill, search
+from treeproof.scoring.kill import Ask, cases_for, kill, search
 from treeproof.scoring.pairs import Pair
 from treeproof.scoring.planted_file import planted_file
+from treeproof.scoring.result import Kill
 
 PAIR_SECONDS = 600.0
 """A pair that takes longer has hung, which a fault that is not called fatal must not."""
