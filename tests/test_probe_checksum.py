@@ -1,0 +1,206 @@
+"""The checksum screen: what it sees at 131,072 keys in bfloat16, and what it leaves to others.
+
+The kernel here adds up the values of explicit slot lists, which is all that attention with equal
+weights is; it keeps sums in float32 and rounds its output to bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, cast
+
+import pytest
+import torch
+
+from treeproof.contract.capabilities import Numerics
+from treeproof.contract.case import AttentionShape, Full, KVLayout, Request, VerifyCase, Window
+from treeproof.contract.failure import Failure
+from treeproof.contract.tree import CandidateTree
+from treeproof.properties.probes.checksum import off_by, tolerance
+from treeproof.properties.probes.launch import AttendCall
+from treeproof.properties.reading import Measured, judge_screened, prefix_edges, screen
+from treeproof.properties.scene import Scene
+
+FORK = CandidateTree(tokens=(1, 2, 3), parents=(-1, 0, 0))
+SHORT = 100  # the second request's prefix
+
+
+@lru_cache(maxsize=2)
+def scene_of(prefix: int) -> Scene:
+    return _scene(prefix, Full(), KVLayout(page_size=16, num_slots=prefix + 512, order="shuffled"))
+
+
+def _scene(
+    prefix: int, visibility: Full | Window, layout: KVLayout, dims: tuple[int, int] = (1, 64)
+) -> Scene:
+    requests = tuple(
+        Request(tree=FORK, row_of_node=(0, 1, 2), prefix_len=length) for length in (prefix, SHORT)
+    )
+    shape = AttentionShape(
+        num_q_heads=dims[0], num_kv_heads=dims[0], head_dim=dims[1], v_head_dim=dims[1],
+        dtype="bfloat16", visibility=visibility,
+    )  # fmt: skip
+    return Scene.of(VerifyCase(requests=requests, shape=shape, layout=layout, seed=5))
+
+
+Columns = list[list[tuple[int, int]]]
+"""[row of the launch] -> (request, column) of every key that it reads."""
+
+
+def right(scene: Scene) -> Columns:
+    """Prefix and path, cut by the window in logical index."""
+    found = []
+    for b, request in enumerate(scene.case.requests):
+        for node in range(3):
+            path = [*range(request.prefix_len), *(request.prefix_len + n for n in FORK.path(node))]
+            found.append([(b, c) for c in path[-(scene.case.shape.window or len(path)) :]])
+    return found
+
+
+def kernel(scene: Scene, reads: Columns, chunk: int = 0) -> AttendCall:
+    """`chunk`: partial results of so many keys each are rounded to bfloat16, and merged."""
+    lists = [torch.tensor([scene.ledger.columns[b][c] for b, c in row]) for row in reads]
+
+    def attend(x: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+        v_cache[scene.tree_slots] = v
+        out = torch.zeros(len(lists), *v_cache.shape[1:])
+        for row, slots in enumerate(lists):
+            if not chunk:
+                out[row] = v_cache[slots].float().mean(0)
+                continue
+            for part in slots.split(chunk):
+                out[row] += v_cache[part].float().mean(0).bfloat16() * (len(part) / len(slots))
+        return out.bfloat16()
+
+    return attend
+
+
+def screened(scene: Scene, reads: Columns, chunk: int = 0, merges: int = 0) -> list[Failure]:
+    nothing = Measured((), torch.tensor([float(len(row)) for row in reads]), ())
+    numerics = Numerics(partial="bfloat16", merges=merges)
+    done = screen(kernel(scene, reads, chunk), scene, cast(Any, None), nothing, numerics)
+    return judge_screened(scene, done)
+
+
+def distance(scene: Scene, reads: Columns, chunk: int = 0) -> float:
+    lit = torch.zeros(scene.case.layout.num_slots, dtype=torch.bool)
+    lit[[slot for slot, _, _ in scene.prefix]] = True
+    return float(off_by(kernel(scene, reads, chunk), scene, cast(Any, None), lit).max())
+
+
+def missing(reads: Columns) -> None:
+    reads[1].remove((0, 20_001))
+
+
+def doubled(reads: Columns) -> None:
+    reads[2].append((0, 12_345))
+
+
+def leaked(reads: Columns) -> None:
+    reads[0].append((1, 37))
+
+
+def page_missing(reads: Columns) -> None:
+    del reads[1][16 * 900 : 16 * 901]
+
+
+def neighbours_missing(reads: Columns) -> None:
+    del reads[1][700:702]
+
+
+FAULTS: dict[Callable[[Columns], None], tuple[str, int, set[int | None]]] = {
+    missing: ("misses-prefix", 1, {20_001}),
+    doubled: ("reads-twice", 2, {12_345}),
+    leaked: ("reads-other-request", 0, {None}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+def test_one_wrong_key_among_32768_is_found_and_named(fault: Callable[[Columns], None]) -> None:
+    scene = scene_of(32_768)
+    reads = right(scene)
+    fault(reads)
+    kind, row, columns = FAULTS[fault]
+    failures = screened(scene, reads)
+    assert {(f.request, f.row, f.kind) for f in failures} == {(0, row, kind)}
+    assert {f.column for f in failures} == columns
+    assert {f.probe for f in failures} == {"checksum"}
+
+
+def test_one_wrong_key_among_131072_moves_a_sum_by_one_and_rounding_by_a_hundredth() -> None:
+    scene = scene_of(131_072)
+    assert distance(scene, right(scene)) < 0.02
+    for fault in (*FAULTS, page_missing, neighbours_missing):
+        reads = right(scene)
+        fault(reads)
+        assert distance(scene, reads) > 0.99, fault.__name__
+
+
+def test_partial_results_in_bfloat16_stay_inside_what_their_declaration_allows() -> None:
+    scene = scene_of(32_768)
+    assert distance(scene, right(scene), chunk=1024) < tolerance("bfloat16", Numerics())
+    # Even the widest declaration leaves a missing key outside.
+    assert tolerance("bfloat16", Numerics(partial="bfloat16", merges=64)) < 1
+    reads = right(scene)
+    missing(reads)
+    assert screened(scene, reads, chunk=1024, merges=32)
+
+
+def test_a_missing_page_is_found_by_the_keys_at_its_ends() -> None:
+    scene = scene_of(32_768)
+    reads = right(scene)
+    page_missing(reads)
+    failures = screened(scene, reads)
+    assert failures
+    assert {f.column for f in failures} <= set(range(16 * 900, 16 * 901))
+
+
+LAYOUTS = [
+    (Window(width=300), KVLayout(page_size=16, num_slots=1024, order="shuffled", evicted=True)),
+    (Window(width=399), KVLayout(page_size=2, num_slots=1024, order="reversed")),
+    (Full(), KVLayout(page_size=4, num_slots=1024, shared_prefix=96)),
+]
+
+
+@pytest.mark.parametrize(("visibility", "layout"), LAYOUTS, ids=["evicted", "window", "shared"])
+@pytest.mark.parametrize("dims", [(2, 16), (1, 128)])
+def test_windows_evicted_pages_and_shared_prefixes_change_what_must_add_up(
+    visibility: Full | Window, layout: KVLayout, dims: tuple[int, int]
+) -> None:
+    scene = _scene(400, visibility, layout, dims)
+    assert screened(scene, right(scene)) == []
+    for row, (b, column) in enumerate([(0, 333), (0, 334), (0, 350), (1, 41), (1, 62), (1, 75)]):
+        assert column not in prefix_edges(scene.case, b)
+        reads = right(scene)
+        reads[row].remove((b, column))
+        (failure,) = screened(scene, reads)
+        assert (failure.request, failure.row, failure.column) == (b, row % 3, column)
+
+
+def test_sums_that_are_off_without_any_key_being_so_are_still_a_failure() -> None:
+    """Every far key read with a weight of its own, none far enough from 1 to be named."""
+    scene = _scene(400, Full(), KVLayout(page_size=4, num_slots=1024))
+    right_kernel = kernel(scene, right(scene))
+
+    def attend(x: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+        slot = torch.arange(len(v_cache))[:, None, None]
+        uneven = v_cache * (1 + 0.2 * ((slot * 2654435761 >> 7) % 2 * 2 - 1))
+        return right_kernel(x, q, k, v, k_cache, uneven.bfloat16())
+
+    nothing = Measured((), torch.tensor([float(len(row)) for row in right(scene)]), ())
+    done = screen(attend, scene, cast(Any, None), nothing, Numerics())
+    assert {f.kind for f in judge_screened(scene, done)} == {"wrong-prefix-sum"}
+
+
+def test_which_key_was_scored_is_not_asked_here_and_left_to_chorus_and_spike() -> None:
+    """All keys are equal, so K of one slot in place of another's moves no sum at all."""
+    scene = _scene(400, Full(), KVLayout(page_size=4, num_slots=1024))
+    right_kernel = kernel(scene, right(scene))
+
+    def attend(x: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+        assert bool((k_cache[scene.owned] == 1).all())
+        return right_kernel(x, q, k, v, k_cache.roll(1, 0), v_cache)
+
+    nothing = Measured((), torch.tensor([float(len(row)) for row in right(scene)]), ())
+    assert screen(attend, scene, cast(Any, None), nothing, Numerics()).off == ()
