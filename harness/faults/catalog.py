@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from treeproof.contract.backend import BackendError
-from treeproof.faults import links, windows
+from treeproof.faults import candidates, links, positions, slots, windows
 from treeproof.faults.fault import Fault
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
@@ -13,6 +13,9 @@ RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 
 FAULTS: tuple[Fault, ...] = (
     *windows.FAULTS,
+    *candidates.FAULTS,
+    *positions.FAULTS,
+    *slots.FAULTS,
     *links.FAULTS,
 )
 
