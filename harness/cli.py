@@ -244,32 +244,24 @@ def trace(case_file: Path, request: int, row: int, backend: str | None, **option
     return CLEAN
 
 
+PATH = click.Path(path_type=Path)
+
+
 @cli.command()
 @click.argument("names", nargs=-1, metavar="[FAULT|RECORD]...")
 @click.option("--list", "listed", is_flag=True, help="List the faults and what is out of reach.")
-@click.option(
-    "--backend", "subjects", metavar="NAME", multiple=True, help="Plant into this backend only."
-)
-@click.option(
-    "--every-backend", is_flag=True, help="Plant each fault into every backend that can have it."
-)
+@click.option("--backend", "subjects", metavar="NAME", multiple=True, help="Plant into this one.")
+@click.option("--every-backend", is_flag=True, help="Plant each fault wherever it can be planted.")
 @click.option("--no-reduce", is_flag=True, help="Do not look for the smallest cases.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write the results here."
-)
-@click.option(
-    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Write the matrix here."
-)
-@click.option(
-    "--write",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Write faulty backends as files into this folder, and check nothing.",
-)
-@click.option(
-    "-n", "--workers", type=click.IntRange(1, 512), help="Processes; one a core where not given."
-)
-def faults(names: tuple[str, ...], listed: bool, **options: Any) -> int:
+@click.option("--json", "json_file", type=PATH, help="Write the results here.")
+@click.option("--markdown", "markdown_file", type=PATH, help="Write the matrix here.")
+@click.option("--keep", "keep_in", type=PATH, help="Keep the smallest cases in this folder.")
+@click.option("--corpus", type=PATH, help="Replay the cases kept in this folder, and nothing else.")
+@click.option("--write", "folder", type=PATH, help="Write backends with a fault into this folder.")
+@click.option("-n", "--workers", type=click.IntRange(1, 512), help="Processes; default one a core.")
+def faults(
+    names: tuple[str, ...], listed: bool, corpus: Path | None, folder: Path | None, **options: Any
+) -> int:
     """Prove that the harness can fail.
 
     Plants faults taken from real reports into the built-in backends and says which check killed
@@ -280,14 +272,17 @@ def faults(names: tuple[str, ...], listed: bool, **options: Any) -> int:
     treeproof faults                              each fault in one backend
     treeproof faults --every-backend              in all that can have it
     treeproof faults window-by-row B031           some of them
+    treeproof faults --corpus FOLDER              are the kept cases as they were?
     treeproof faults window-by-row --write .      as a file: treeproof check FILE
     """
-    from treeproof.commands.faults import list_faults, score, write_files
+    from treeproof.commands.faults import list_faults, replay_corpus, score, write_files
 
     if listed:
         return list_faults(names)
-    if options["folder"] is not None:
-        return write_files(names, options["subjects"], options["folder"])
+    if corpus is not None:
+        return replay_corpus(corpus)
+    if folder is not None:
+        return write_files(names, options["subjects"], folder)
     return score(names, **options)
 
 

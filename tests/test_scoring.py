@@ -12,8 +12,8 @@ from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.catalog import named
 from treeproof.faults.plant import wrapped
 from treeproof.reports.kill_matrix import kill_lines, kill_markdown
-from treeproof.scoring.kill import asking, kill, search
-from treeproof.scoring.matrix import kill_fatal
+from treeproof.scoring.asking import asking
+from treeproof.scoring.kill import kill, search
 from treeproof.scoring.pairs import Pair, pairs
 from treeproof.scoring.planted_file import planted_file
 
@@ -32,12 +32,19 @@ def hanging(backend):
     return wrapped(backend, "accept", hang)
 
 
+def looked_for(fault):
+    """What came of the fault on one case, not reduced."""
+    pair = Pair(fault, "direct-mask")
+    with asking(pair) as ask:
+        return search(pair, ask, [BY_ROW.smallest], reduced=False)
+
+
 def lines_of(kills):
     return "\n".join(line.plain for line in kill_lines(kills, [BY_ROW], ("B031",), {}))
 
 
 def test_a_planted_fault_is_killed_and_reduced_to_what_is_known():
-    found = kill(BY_ROW, "direct-mask")
+    found = kill(Pair(BY_ROW, "direct-mask"))
     assert found.status == "killed"
     assert "visibility (measured)" in found.seen
     assert (found.reduced.nodes, found.reduced.prefix, found.reduced.requests) == (3, 0, 1)
@@ -48,33 +55,28 @@ def test_a_planted_fault_is_killed_and_reduced_to_what_is_known():
 
 def test_a_fault_that_changes_nothing_survives_and_is_named():
     nothing = replace(BY_ROW, plant=harmless)
-    planted = nothing.into(load("direct-mask"))
-    found = search(nothing, "direct-mask", asking(planted), [BY_ROW.smallest], reduced=False)
+    found = looked_for(nothing)
     assert (found.status, found.seen, found.cases) == ("survived", (), 1)
     assert "✗ window-by-row in direct-mask survived 1 case" in lines_of([found])
 
 
 def test_a_fault_that_only_other_checks_see_counts_as_missed():
     elsewhere = replace(BY_ROW, identity="candidate", evidence="declared")
-    planted = elsewhere.into(load("direct-mask"))
-    found = search(elsewhere, "direct-mask", asking(planted), [BY_ROW.smallest], reduced=False)
+    found = looked_for(elsewhere)
     assert found.status == "elsewhere"
     assert "visibility (measured)" in found.seen
     assert "is for candidate (declared) to see, and only" in lines_of([found])
 
 
 def test_a_fault_that_hangs_is_killed_in_a_worker(monkeypatch):
-    from treeproof.faults import catalog
-    from treeproof.scoring import matrix
+    from treeproof.scoring import asking as module
 
     hang = replace(
         BY_ROW, family="hang", plant=hanging, identity="contract", stage="accept", fatal=True
     )
-    monkeypatch.setattr(matrix, "LAUNCH_SECONDS", 1.0)
-    monkeypatch.setattr(matrix, "cases_for", lambda planted: [BY_ROW.smallest])
-    monkeypatch.setattr(catalog, "FAULTS", (hang,))
-    monkeypatch.setattr(matrix, "planted_file", hanging_file)
-    found = kill_fatal(Pair(hang, "direct-mask"), reduced=False)
+    monkeypatch.setattr(module, "LAUNCH_SECONDS", 1.0)
+    monkeypatch.setattr(module, "planted_file", hanging_file)
+    found = looked_for(hang)
     assert found.status == "killed"
     assert "accept" in found.message
 
@@ -110,7 +112,7 @@ def test_each_fault_goes_to_one_backend_or_to_all_that_can_have_it():
 
 
 def test_the_markdown_says_nothing_about_the_machine():
-    found = kill(BY_ROW, "direct-mask", reduced=False)
+    found = kill(Pair(BY_ROW, "direct-mask"), reduced=False)
     slower = msgspec.structs.replace(found, seconds=99.0, reduction_seconds=99.0)
     assert kill_markdown([found], [BY_ROW], ("B031",), {}) == kill_markdown(
         [slower], [BY_ROW], ("B031",), {}

@@ -17,6 +17,7 @@ from treeproof.faults.out_of_reach import OUT_OF_REACH
 from treeproof.reports.console import open_console, prose, write
 from treeproof.reports.drawing import plain
 from treeproof.reports.kill_matrix import kill_lines, kill_markdown, kill_table
+from treeproof.scoring.corpus import keep, read_corpus, replay
 from treeproof.scoring.matrix import kill_all
 from treeproof.scoring.pairs import SUBJECTS, Pair, pairs
 from treeproof.scoring.planted_file import planted_file
@@ -45,6 +46,26 @@ def write_files(names: tuple[str, ...], subjects: tuple[str, ...], folder: Path)
     return 0
 
 
+def replay_corpus(folder: Path) -> int:
+    """Each kept case must fail with its fault and pass without; 1 where one does not."""
+    console = open_console()
+    failed = 0
+    kept = list(read_corpus(folder))
+    for one in map(replay, kept):
+        if not one.holds:
+            failed += 1
+            fault = one.kept.fault
+            why = f"is not seen by {fault.identity} ({fault.evidence}) any more"
+            if one.caught:
+                why = f"fails without its fault: {one.false_alarms[0]}"
+            write(console, [prose(f"✗ {one.kept.path} {why}", "bold red")])
+    write(
+        console,
+        [f"{len(kept) - failed} of {len(kept)} kept cases fail with their fault and pass without"],
+    )
+    return int(failed > 0)
+
+
 def score(
     names: tuple[str, ...],
     *,
@@ -53,8 +74,8 @@ def score(
     no_reduce: bool,
     json_file: Path | None,
     markdown_file: Path | None,
+    keep_in: Path | None,
     workers: int | None,
-    folder: Path | None,
 ) -> int:
     """Kill every pair and report; 1 where one survived or was seen only elsewhere."""
     console = open_console()
@@ -74,6 +95,10 @@ def score(
     place = {(pair.fault.name, pair.backend): i for i, pair in enumerate(chosen)}
     kills.sort(key=lambda kill: place[kill.fault, kill.backend])
     _report(kills, json_file, markdown_file)
+    if keep_in is not None:
+        for kill in kills:
+            if kill.status == "killed":
+                keep(kill, keep_in)
     return int(any(kill.status != "killed" for kill in kills))
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS
-from treeproof.contract.registry import Backend, load
-from treeproof.engine.check import CheckOptions, check_case
+from treeproof.contract.failure import COLUMNS, Failure
+from treeproof.contract.registry import load
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
 from treeproof.generate.units import draw, units
+from treeproof.scoring.asking import Ask, asking
+from treeproof.scoring.pairs import Pair
 from treeproof.scoring.result import Kill, Size
 
 PROFILE = "quick"
-
-Ask = Callable[[VerifyCase, frozenset[str]], Checked | None]
-"""Check a case in these columns; None where there is no verdict."""
 
 
 @lru_cache(maxsize=1)
@@ -34,30 +32,20 @@ def drawn_cases() -> tuple[VerifyCase, ...]:
     return tuple({case.id: case for case in cases}.values())
 
 
-def kill(fault: Fault, backend: str, *, reduced: bool = True) -> Kill:
-    """Plant the fault into the backend of this name and look for it, in this process."""
-    planted = fault.into(load(backend))
-    return search(fault, backend, asking(planted), cases_for(planted), reduced=reduced)
+def kill(pair: Pair, *, reduced: bool = True) -> Kill:
+    """Plant the fault into the backend and look for it."""
+    planted = pair.fault.into(load(pair.backend))
+    able = (c for c in drawn_cases() if planted.capabilities.refusal(c, "cpu") is None)
+    with asking(pair) as ask:
+        return search(pair, ask, able, reduced=reduced)
 
 
-def asking(planted: Backend) -> Ask:
-    def ask(case: VerifyCase, identities: frozenset[str]) -> Checked:
-        return check_case(case, planted, CheckOptions(identities=identities))
-
-    return ask
-
-
-def cases_for(planted: Backend) -> list[VerifyCase]:
-    return [case for case in drawn_cases() if planted.capabilities.refusal(case, "cpu") is None]
-
-
-def search(
-    fault: Fault, backend: str, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool
-) -> Kill:
+def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) -> Kill:
     """Ask about one case after another until the check that the fault names catches it."""
+    fault = pair.fault
     result = Kill(
         fault=fault.name,
-        backend=backend,
+        backend=pair.backend,
         identity=fault.identity,
         evidence=fault.evidence,
         status="survived",
@@ -70,17 +58,16 @@ def search(
         checked = ask(case, frozenset(COLUMNS))
         failures = checked.failures if checked else ()
         seen = {f"{failure.identity} ({failure.evidence})" for failure in failures}
-        caught = [
-            f for f in failures if (f.identity, f.evidence) == (fault.identity, fault.evidence)
-        ]
-        if caught:
+        caught = catches(fault, checked)
+        if caught is not None:
             killed = msgspec.structs.replace(
                 result,
                 status="killed",
                 seen=tuple(sorted(seen)),
                 cases=count,
                 seconds=time.perf_counter() - started,
-                message=caught[0].message,
+                kind=caught.kind,
+                message=caught.message,
                 case=case,
             )
             return _reduced(fault, killed, case, ask) if reduced else killed
@@ -98,19 +85,23 @@ def _reduced(fault: Fault, killed: Kill, case: VerifyCase, ask: Ask) -> Kill:
     started = time.perf_counter()
     # Judged in its own column, which is faster, unless it shows only beside others.
     alone = frozenset({fault.identity})
-    columns = alone if _catches(fault, ask(case, alone)) else frozenset(COLUMNS)
-    reduction = reduce(case, lambda smaller: _catches(fault, ask(smaller, columns)))
+    columns = frozenset(COLUMNS) if catches(fault, ask(case, alone)) is None else alone
+    reduction = reduce(case, lambda smaller: catches(fault, ask(smaller, columns)) is not None)
+    last = catches(fault, ask(reduction.case, columns))
     return msgspec.structs.replace(
         killed,
         reduced=Size.of(reduction.case),
         evaluations=reduction.evaluations,
         reduction_seconds=time.perf_counter() - started,
         minimal=reduction.complete,
+        kind=last.kind if last else killed.kind,
+        message=last.message if last else killed.message,
         case=reduction.case,
     )
 
 
-def _catches(fault: Fault, checked: Checked | None) -> bool:
-    return checked is not None and any(
-        (f.identity, f.evidence) == (fault.identity, fault.evidence) for f in checked.failures
-    )
+def catches(fault: Fault, checked: Checked | None) -> Failure | None:
+    """The first failure of the check that the fault names."""
+    wanted = (fault.identity, fault.evidence)
+    failures = checked.failures if checked else ()
+    return next((f for f in failures if (f.identity, f.evidence) == wanted), None)

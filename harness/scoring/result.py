@@ -55,7 +55,9 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     """Cases checked until it was killed; all of them where it was not."""
     seconds: float = 0.0
     """Until it was killed, drawing not included."""
+    kind: str = ""
     message: str = ""
+    """Of the failure that the named check reports, on the smallest case found."""
     known: Size
     """The smallest case known."""
     reduced: Size | None = None
