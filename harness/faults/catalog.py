@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from treeproof.contract.backend import BackendError
-from treeproof.faults import candidates, links, positions, slots, windows
+from treeproof.faults import candidates, links, positions, slots, walks, windows
 from treeproof.faults.fault import Fault
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
@@ -17,6 +17,7 @@ FAULTS: tuple[Fault, ...] = (
     *positions.FAULTS,
     *slots.FAULTS,
     *links.FAULTS,
+    *walks.FAULTS,
 )
 
 
