@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from treeproof.contract.backend import BackendError
-from treeproof.faults import candidates, links, positions, slots, walks, windows
+from treeproof.faults import candidates, links, masks, positions, slots, walks, windows
 from treeproof.faults.fault import Fault
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
@@ -15,6 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     *windows.FAULTS,
     *candidates.FAULTS,
     *positions.FAULTS,
+    *masks.FAULTS,
     *slots.FAULTS,
     *links.FAULTS,
     *walks.FAULTS,
