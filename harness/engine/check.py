@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import torch
 
-from treeproof.backends import reference
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, PROBES, Cell, Evidence, Identity, Status
-from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.registry import Backend, BackendUnavailable
-from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.launches import judge_launches
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
+from treeproof.engine.checks.stages import build
 from treeproof.engine.checks.trial import Trial
-from treeproof.properties import contract
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.violation import Violation, raised
 
@@ -76,30 +72,16 @@ def _run(trial: Trial) -> None:
     """The order of things: what is built and declared, what launches show, what a round does."""
     try:
         trial.instance = trial.call("plan", trial.backend.make)
-        x = _build(trial)
+        made = trial.prepared.candidates
+        built = build(trial, trial.instance, trial.scene, made)
+        trial.produced = dict(built.produced)
+        trial.note(*judge_batch(trial.scene, made, built.produced))
     except Violation as violation:
         trial.broke(violation)
     else:
-        judge_declared(trial, x)
-        judge_launches(trial, x)
-        judge_rounds(trial, x)
-
-
-def _build(trial: Trial) -> VerifyInput:
-    """The backend's own build, completed by the reference where it has none or a part of one."""
-    made = trial.prepared.candidates
-    if trial.has("build"):
-        fresh = copied(made)
-        result = trial.call("build", trial.instance.build, fresh)
-        trial.unchanged("build", made, fresh, free={"mask_buffer"})
-        produced = contract.valid_built(result, trial.scene)
-        if not trial.borrows("build"):
-            trial.produced = produced
-            trial.note(*judge_batch(trial.scene, made, produced))
-        if isinstance(result, VerifyInput):
-            return result
-    plain = reference.build(copied(made))
-    return replace(plain, **trial.produced)
+        judge_declared(trial, built.x)
+        judge_launches(trial, built.x)
+        judge_rounds(trial, built.x)
 
 
 def _close(trial: Trial) -> None:

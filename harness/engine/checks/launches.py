@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
-from torch import Tensor
-
-from treeproof.backends.reference.store import store_kv
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.outputs import judge_outputs, unwritten_shows
+from treeproof.engine.checks.stages import attend_call
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import position
@@ -28,7 +25,7 @@ def judge_launches(trial: Trial, x: VerifyInput) -> None:
     """All probes of attend; one that breaks the contract does not keep the others from running."""
     if not trial.has("attend"):
         return
-    attend = _attend_call(trial, x)
+    attend = attend_call(trial, trial.instance, x)
     seen = garble(x, trial.backend.consumes, trial.case.seed)
     with trial.timed("probe"):
         for names, judge in _JUDGES:
@@ -40,18 +37,6 @@ def judge_launches(trial: Trial, x: VerifyInput) -> None:
                     judge(trial, attend, x, seen)
                 except Violation as violation:
                     trial.broke(violation)
-
-
-def _attend_call(trial: Trial, true_x: VerifyInput) -> AttendCall:
-    instance, plan = trial.instance, getattr(trial.instance, "plan", None)
-
-    def attend(x: VerifyInput, *tensors: Tensor) -> Any:
-        if not trial.backend.capabilities.stores_kv:
-            store_kv(true_x, *tensors[1:])  # `x` may be garbage where the backend does not look
-        state = x if plan is None else trial.call("plan", plan, x)
-        return trial.call("attend", instance.attend, state, *tensors)
-
-    return attend
 
 
 def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:

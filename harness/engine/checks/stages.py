@@ -1,0 +1,54 @@
+"""Running a backend's stages on any case: its build completed by the reference, its attend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from treeproof.backends import reference
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.inputs import Candidates, VerifyInput
+from treeproof.engine.checks.copies import copied
+from treeproof.engine.checks.trial import Trial
+from treeproof.properties import contract
+from treeproof.properties.probes.launch import AttendCall
+from treeproof.properties.scene import Scene
+
+
+@dataclass(frozen=True)
+class Built:
+    """A verify input, and the fields of it that are the backend's own making."""
+
+    x: VerifyInput
+    produced: Mapping[str, Any]
+
+
+def build(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> Built:
+    """The backend's own build, completed by the reference where it has none or a part of one."""
+    produced: Mapping[str, Any] = {}
+    if trial.has("build"):
+        fresh = copied(made)
+        result = trial.call("build", instance.build, fresh)
+        trial.unchanged("build", made, fresh, free={"mask_buffer"})
+        produced = contract.valid_built(result, scene)
+        if trial.borrows("build"):
+            produced = {}
+        if isinstance(result, VerifyInput):
+            return Built(result, produced)
+    return Built(replace(reference.build(copied(made)), **produced), produced)
+
+
+def attend_call(trial: Trial, instance: Any, true_x: VerifyInput) -> AttendCall:
+    """Plan and attend as one call; where attend does not store, the reference does by `true_x`."""
+    plan = getattr(instance, "plan", None)
+
+    def attend(x: VerifyInput, *tensors: Tensor) -> Any:
+        if not trial.backend.capabilities.stores_kv:
+            store_kv(true_x, *tensors[1:])  # `x` may be garbage where the backend does not look
+        state = x if plan is None else trial.call("plan", plan, x)
+        return trial.call("attend", instance.attend, state, *tensors)
+
+    return attend
