@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from treeproof.contract.backend import BackendError
-from treeproof.faults import candidates, links, masks, positions, slots, walks, windows
+from treeproof.faults import candidates, links, masks, positions, slots, walk_edits, walks, windows
 from treeproof.faults.fault import Fault
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
@@ -19,6 +19,7 @@ FAULTS: tuple[Fault, ...] = (
     *slots.FAULTS,
     *links.FAULTS,
     *walks.FAULTS,
+    *walk_edits.FAULTS,
 )
 
 
