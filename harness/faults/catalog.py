@@ -5,7 +5,18 @@ from __future__ import annotations
 import difflib
 
 from treeproof.contract.backend import BackendError
-from treeproof.faults import candidates, links, masks, positions, slots, walk_edits, walks, windows
+from treeproof.faults import (
+    candidates,
+    degenerate,
+    links,
+    mask_layouts,
+    masks,
+    positions,
+    slots,
+    walk_edits,
+    walks,
+    windows,
+)
 from treeproof.faults.fault import Fault
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
@@ -14,8 +25,10 @@ RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 FAULTS: tuple[Fault, ...] = (
     *windows.FAULTS,
     *candidates.FAULTS,
+    *degenerate.FAULTS,
     *positions.FAULTS,
     *masks.FAULTS,
+    *mask_layouts.FAULTS,
     *slots.FAULTS,
     *links.FAULTS,
     *walks.FAULTS,
