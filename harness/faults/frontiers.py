@@ -1,0 +1,161 @@
+"""Faults of what a commit returns: where the next round begins, and with which token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.failure import Identity
+from treeproof.contract.inputs import Committed
+from treeproof.faults.fault import Fault
+from treeproof.faults.moves import Moves, commits, returning, tokens_at
+from treeproof.faults.smallest import FORK, case, request
+
+_PAIR = case(request((-1, 0)))
+"""Its only draft is accepted in one round, and missed in the other."""
+
+
+def _boundary_off(by: int) -> Callable[[Moves, Committed], Committed]:
+    return lambda m, done: replace(done, seq_lens=done.seq_lens + by)
+
+
+def _rows(m: Moves) -> Tensor:
+    """(B,) rows of each request in the launch."""
+    firsts = m.accepted.accept_index.new_tensor(m.firsts)
+    return firsts[1:] - firsts[:-1]
+
+
+def _all_rows_accepted(m: Moves, done: Committed) -> Committed:
+    return replace(done, seq_lens=m.x.seq_lens + _rows(m))
+
+
+def _all_levels_accepted(m: Moves, done: Committed) -> Committed:
+    return replace(done, seq_lens=m.x.seq_lens + m.x.spec_steps + 1)
+
+
+def _longest_of_batch(m: Moves, done: Committed) -> Committed:
+    return replace(done, seq_lens=m.x.seq_lens + m.accepted.accept_len.max())
+
+
+def _not_moved(m: Moves, done: Committed) -> Committed:
+    return replace(done, seq_lens=m.x.seq_lens.clone())
+
+
+def _last_draft_again(m: Moves, done: Committed) -> Committed:
+    """The rollback is one short: the last accepted draft is the next root once more."""
+    again = m.accepted.accept_len > 1
+    last = tokens_at(m.accepted, (m.accepted.accept_len - 2).clamp(min=0))
+    return Committed(
+        seq_lens=done.seq_lens - again.long(), next_root=last.where(again, done.next_root)
+    )
+
+
+def _first_token(m: Moves, done: Committed) -> Committed:
+    return replace(done, next_root=m.accepted.tokens[:, 0].clone())
+
+
+def _last_column(m: Moves, done: Committed) -> Committed:
+    return replace(done, next_root=m.accepted.tokens[:, -1].clone())
+
+
+def _of_neighbour(m: Moves, done: Committed) -> Committed:
+    return replace(done, next_root=done.next_root.roll(1))
+
+
+def _stride_of_rows(m: Moves, done: Committed) -> Committed:
+    flat = m.accepted.tokens.flatten()
+    at = m.accepted.accept_index[:, 0] + m.accepted.accept_len - 1
+    return replace(done, next_root=flat[at.clamp(max=len(flat) - 1)])
+
+
+def _bumped_in_place(m: Moves, done: Committed) -> Committed:
+    m.x.seq_lens += m.accepted.accept_len
+    return done
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    family: str
+    variant: str
+    says: str
+    cause: str
+    returned: Callable[[Moves, Committed], Committed]
+    smallest: VerifyCase
+    sources: tuple[str, ...]
+    identity: Identity = "kv"
+
+
+_WRONG = (
+    _Wrong(
+        "boundary-off-by-one", "up", "the new boundary counts the bonus, which has no KV yet",
+        "boundary-off-by-one", _boundary_off(1), case(request()), ("B055",),
+    ),
+    _Wrong(
+        "boundary-off-by-one", "down", "the new boundary leaves the root out",
+        "boundary-off-by-one", _boundary_off(-1), case(request()), ("B055",),
+    ),
+    _Wrong(
+        "boundary-optimistic", "all-rows", "the boundary moves by all rows, accepted or not",
+        "boundary-optimistic", _all_rows_accepted, _PAIR, ("B084",),
+    ),
+    _Wrong(
+        "boundary-optimistic", "all-levels", "the boundary moves by as many rows as levels",
+        "boundary-optimistic", _all_levels_accepted, _PAIR, ("B084",),
+    ),
+    _Wrong(
+        "boundary-optimistic", "longest-of-batch", "every boundary moves as the farthest one does",
+        "boundary-optimistic", _longest_of_batch, case(request(), request((-1, 0))), ("B084",),
+    ),
+    _Wrong(
+        "boundary-not-moved", "", "the boundary stays where it was before the round",
+        "unknown", _not_moved, case(request()), ("Ascend/sglang#141",),
+    ),
+    _Wrong(
+        "accepted-again", "", "the last accepted draft is the next root, one column too early",
+        "boundary-off-by-one", _last_draft_again, _PAIR, ("B055",),
+    ),
+    _Wrong(
+        "next-root", "first-token", "the next root is the first token emitted, not the last",
+        "bonus-from-row", _first_token, _PAIR, ("sgl-project/sglang#26866",),
+    ),
+    _Wrong(
+        "next-root", "last-column", "the next root is read from the end of the padded line",
+        "bonus-from-row", _last_column, case(request()), ("sgl-project/sglang#26866",),
+    ),
+    _Wrong(
+        "next-root", "of-neighbour", "a request goes on with the bonus of the one before it",
+        "bonus-from-row", _of_neighbour, case(request(), request()), ("B090",),
+    ),
+    _Wrong(
+        "next-root", "stride", "lines of the token table are taken to be as wide as the tree",
+        "bonus-from-row", _stride_of_rows, case(request(FORK), request()),
+        ("sgl-project/sglang#15360", "sgl-project/sglang#26866"),
+    ),
+    _Wrong(
+        "boundary-in-place", "", "the lengths that were handed in are bumped as well",
+        "mutates-input", _bumped_in_place, case(request()), ("sgl-project/sglang#25015",),
+        "contract",
+    ),
+)  # fmt: skip
+
+
+def _fault(wrong: _Wrong) -> Fault:
+    return Fault(
+        family=wrong.family,
+        variant=wrong.variant,
+        says=wrong.says,
+        sources=wrong.sources,
+        stage="commit",
+        identity=wrong.identity,
+        evidence="measured",
+        cause=wrong.cause,
+        smallest=wrong.smallest,
+        plant=returning(wrong.returned),
+        applies=commits,
+    )
+
+
+FAULTS = tuple(map(_fault, _WRONG))
