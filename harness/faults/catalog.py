@@ -7,7 +7,9 @@ import difflib
 from treeproof.contract.backend import BackendError
 from treeproof.faults import (
     candidates,
+    commits,
     degenerate,
+    frontiers,
     links,
     mask_layouts,
     masks,
@@ -33,6 +35,8 @@ FAULTS: tuple[Fault, ...] = (
     *links.FAULTS,
     *walks.FAULTS,
     *walk_edits.FAULTS,
+    *commits.FAULTS,
+    *frontiers.FAULTS,
 )
 
 
