@@ -14,6 +14,7 @@ from treeproof.faults import (
     mask_layouts,
     masks,
     positions,
+    reads,
     slots,
     walk_edits,
     walks,
@@ -26,6 +27,7 @@ RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 
 FAULTS: tuple[Fault, ...] = (
     *windows.FAULTS,
+    *reads.FAULTS,
     *candidates.FAULTS,
     *degenerate.FAULTS,
     *positions.FAULTS,

@@ -2,37 +2,343 @@
 
 from __future__ import annotations
 
-from treeproof.contract.backend import Backend
-from treeproof.faults.fault import Fault
-from treeproof.faults.plant import edited
+from dataclasses import replace
+
+from treeproof.contract.inputs import VerifyInput
+from treeproof.faults.attending import LISTS, each, edit, fault_of_attend, launch, lists
+from treeproof.faults.fault import Plant
+from treeproof.faults.launched import Row, with_window
 from treeproof.faults.smallest import FORK, case, request
 
+_KERNEL_CUTS = ("direct-mask", "page-table", "topology")
+"""Backends whose attend cuts by the width of the window."""
+
+_TABLE_CUTS = ("swa-window", "cascade")
+"""Backends that launch a table of cuts."""
+
+_PAIR = (-1, 0)
+
+
+def _from(row: Row, index: int) -> Row:
+    """The row's list from this logical index on; a row always reads its own key."""
+    cut = min(max(0, index - row.first), len(row.keys) - 1)
+    return row if row.window is None else replace(row, cut=cut)
+
+
+def _counted_in_rows(row: Row) -> Row:
+    return _from(row, row.prefix_len + row.row + 1 - (row.window or 0))
+
+
+def _counted_twice(row: Row) -> Row:
+    return _from(row, row.prefix_len + len(row.path) + row.row - (row.window or 0))
+
+
 _BY_ROW = {
-    "direct-mask": (
-        "index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])\n"
-        "                visible = visible & (index > depth[:, None] - window)",
-        "row = torch.arange(len(depth), device=q.device)\n"
-        "                index = torch.cat([torch.arange(start - prefix, 0, device=q.device), row])\n"
-        "                visible = visible & (index > row[:, None] - window)",
+    "direct-mask": edit(
+        (
+            "index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])\n"
+            "                visible = visible & (index > depth[:, None] - window)",
+            "row = torch.arange(len(depth), device=q.device)\n"
+            "                index = torch.cat([torch.arange(start - prefix, 0, device=q.device), row])\n"
+            "                visible = visible & (index > row[:, None] - window)",
+        )
     ),
+    "topology": edit(
+        ("prefix + len(path) - reach", "prefix + path[-1] + 1 - reach"),
+        (
+            "(prefix + row for row in path[-reach:])",
+            "(prefix + row for row in path if row > path[-1] - reach)",
+        ),
+    ),
+    **each((*LISTS, "cascade"), lists(_counted_in_rows)),
 }
 
 
-def _by_row(backend: Backend) -> Backend:
-    return edited(backend, _BY_ROW[backend.name])
+def _resized(by: int) -> dict[str, Plant]:
+    def width(x: VerifyInput) -> VerifyInput:
+        return x if x.shape.window is None else with_window(x, max(1, x.shape.window + by))
 
+    return {
+        **each(_KERNEL_CUTS, launch(width)),
+        **each(_TABLE_CUTS, lists(lambda row: _from(row, row.first + row.cut - by))),
+    }
+
+
+_DROPPED = {
+    **each(_KERNEL_CUTS, launch(lambda x: with_window(x, None))),
+    **each(_TABLE_CUTS, lists(lambda row: replace(row, cut=0))),
+}
+
+
+def _of_the_root(row: Row) -> Row:
+    return _from(row, row.prefix_len + 1 - (row.window or 0))
+
+
+_DROPPED_INSIDE = {
+    "direct-mask": edit(("visible = visible & (index > depth[:, None] - window)", "pass")),
+    "topology": edit(
+        ("prefix + len(path) - reach", "prefix + 1 - reach"),
+        ("(prefix + row for row in path[-reach:])", "(prefix + row for row in path)"),
+    ),
+    **each(LISTS, lists(_of_the_root)),
+}
+
+
+def _from_local_index(row: Row) -> Row:
+    if row.window is None:
+        return row
+    keys = row.keys[max(0, row.row + 1 - row.window) : row.row + 1]
+    return replace(row, keys=keys or row.keys[-1:], cut=0)
+
+
+_BY_LOCAL_INDEX = {
+    "direct-mask": edit(
+        ("start = 0 if window is None else max(0, prefix - window + 1)", "start = 0"),
+        (
+            "index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])\n"
+            "                visible = visible & (index > depth[:, None] - window)",
+            "index = torch.arange(prefix + len(depth), device=q.device)\n"
+            "                offset = torch.arange(len(depth), device=q.device)[:, None] - index\n"
+            "                visible = (offset >= 0) & (offset < window)",
+        ),
+    ),
+    **each(LISTS, lists(_from_local_index)),
+}
+
+
+def _gathered_from_start(row: Row) -> Row:
+    before = len(row.front)
+    front = row.front[: max(0, before - row.cut)]
+    return replace(row, keys=front + row.path[max(0, row.cut - before) :], cut=0)
+
+
+_FROM_START = {
+    "direct-mask": edit(("table_rows[b], start:prefix]", "table_rows[b], : prefix - start]")),
+    "topology": edit(("shared = columns[start:]", "shared = columns[: len(columns) - start]")),
+    **each(LISTS, lists(_gathered_from_start)),
+}
+
+_PAGES_FROM_START = {
+    "cascade": edit(
+        (
+            "column = shared_from[:, None] + page * torch",
+            "column = torch.zeros_like(shared_from)[:, None] + page * torch",
+        )
+    )
+}
+
+_COLUMNS_EARLY = {
+    "direct-mask": edit(
+        (
+            "visible = pad(tree, (prefix - start, 0), value=True)",
+            "if x.mask_mode is MaskMode.FULL_MASK:\n"
+            "                cells = x.custom_mask[x.mask_indptr[b] :][: tree.numel() + len(tree) * prefix]\n"
+            "                tree = cells.view(len(tree), -1)[:, prefix - start :][:, : len(tree)]\n"
+            "            visible = pad(tree, (prefix - start, 0), value=True)",
+        )
+    )
+}
+
+_CLIPPED_STRIDE = {
+    "direct-mask": edit(
+        (
+            "import torch\nfrom torch import Tensor",
+            "from dataclasses import replace\n\nimport torch\nfrom torch import Tensor",
+        ),
+        ("tolist(), _trees(x), strict=True)", "tolist(), _trees(_clipped(x)), strict=True)"),
+        (
+            "def _trees(x: VerifyInput)",
+            "def _clipped(x: VerifyInput) -> VerifyInput:\n"
+            "    reach = x.shape.window\n"
+            "    return x if reach is None else replace(x, seq_lens=x.seq_lens.clamp(max=reach - 1))\n\n\n"
+            "def _trees(x: VerifyInput)",
+        ),
+    )
+}
+
+
+def _by_slot(row: Row) -> Row:
+    if row.window is None:
+        return row
+    lowest = row.keys[-1] - row.window
+    return replace(row, keys=tuple(slot for slot in row.keys if slot > lowest), cut=0)
+
+
+_BY_SLOT = {
+    "direct-mask": edit(
+        ("start = 0 if window is None else max(0, prefix - window + 1)", "start = 0"),
+        ("visible = visible & (index > depth[:, None] - window)", "pass"),
+        (
+            "table_rows[b], start:prefix], homes])",
+            "table_rows[b], start:prefix], homes])\n"
+            "            if window is not None:\n"
+            "                visible = visible & (slots > homes[:, None] - window)",
+        ),
+    ),
+    **each((*LISTS, "cascade"), lists(_by_slot)),
+}
+
+
+def _evicted(x: VerifyInput, prefix: int) -> int:
+    """Leading columns of a prefix whose pages were given back."""
+    window, page = x.shape.window, x.kv.page_size
+    if window is None or not x.kv.evicted:
+        return 0
+    return max(0, prefix - window + 1) // page * page
+
+
+def _reused_by(x: VerifyInput, request: int) -> int:
+    """The slot of the next request's root: where a page given back may be by now."""
+    return int(x.out_cache_loc[x.qo_indptr[:-1].roll(-1)[request]])
+
+
+def _reads_evicted(stale: bool) -> dict[str, Plant]:
+    """Cells of evicted pages are read; where they are stale another request has their pages."""
+
+    def of_row(row: Row) -> Row:
+        gone = _evicted(row.x, row.prefix_len)
+        if not gone:
+            return row
+        named = (_reused_by(row.x, row.request),) * gone if stale else row.keys[:gone]
+        return replace(row, keys=(*named, *row.keys[gone:]), cut=0)
+
+    def of_table(x: VerifyInput) -> VerifyInput:
+        table = x.req_to_token.clone()
+        gone = [_evicted(x, prefix) for prefix in x.seq_lens.tolist()]
+        for b, (row, count) in enumerate(zip(x.request_slots.tolist(), gone, strict=True)):
+            if stale:
+                table[row, :count] = _reused_by(x, b)
+        return replace(with_window(x, None) if any(gone) else x, req_to_token=table)
+
+    return {**each(LISTS, lists(of_row)), **each(("direct-mask", "topology"), launch(of_table))}
+
+
+_NO_METADATA = each(
+    _TABLE_CUTS, launch(lambda x: x if x.shape.window is None else replace(x, kv_start=None))
+)
 
 FAULTS = (
-    Fault(
-        family="window-by-row",
-        says="the window is counted in rows, which run ahead of depths among siblings",
-        sources=("B031", "sgl-project/sglang#39287"),
-        stage="attend",
-        identity="visibility",
-        evidence="measured",
+    fault_of_attend(
+        "window-by-row",
+        "the window is counted in rows, which run ahead of depths among siblings",
+        _BY_ROW,
         cause="window-by-row",
         smallest=case(request(FORK), window=2),
-        plant=_by_row,
-        applies=lambda backend: backend.name in _BY_ROW,
+        sources=("B031", "sgl-project/sglang#39287"),
+    ),
+    fault_of_attend(
+        "window-by-row.twice",
+        "the row is added to the logical index that a window ends at",
+        each((*LISTS, "cascade"), lists(_counted_twice)),
+        cause="unknown",
+        smallest=case(request(_PAIR), window=2),
+        sources=("NVIDIA/TensorRT-LLM#15739",),
+    ),
+    fault_of_attend(
+        "window-off-by-one.up",
+        "the window takes one key more than its width",
+        _resized(1),
+        cause="window-off-by-one",
+        smallest=case(request(_PAIR, prefix=1), window=1),
+        sources=("ROCm/AMDMIGraphX#5260",),
+    ),
+    fault_of_attend(
+        "window-off-by-one.down",
+        "the window takes one key less than its width",
+        _resized(-1),
+        cause="window-off-by-one",
+        smallest=case(request(_PAIR), window=2),
+        sources=("ROCm/AMDMIGraphX#5260",),
+    ),
+    fault_of_attend(
+        "window-dropped",
+        "verify runs without the window",
+        _DROPPED,
+        cause="window-dropped",
+        smallest=case(request(_PAIR), window=1),
+        sources=("B033",),
+    ),
+    fault_of_attend(
+        "window-dropped.inside-range",
+        "the range of keys is cut for the root, and no row is cut further",
+        _DROPPED_INSIDE,
+        cause="window-dropped",
+        smallest=case(request(_PAIR), window=1),
+        sources=("B033",),
+    ),
+    fault_of_attend(
+        "window-by-local-row",
+        "window and diagonal are counted from the first verify row as if it were at index 0",
+        _BY_LOCAL_INDEX,
+        cause="diagonal-top-left",
+        smallest=case(request(prefix=1), window=2),
+        sources=("B033",),
+    ),
+    fault_of_attend(
+        "gather-from-start",
+        "the prefix is clipped to the window in length, and gathered from its first key",
+        _FROM_START,
+        cause="gather-from-start",
+        smallest=case(request(prefix=2), window=2),
+        sources=("B029", "sgl-project/sglang#39287"),
+    ),
+    fault_of_attend(
+        "gather-from-start.pages",
+        "the table of shared pages begins at the first page, not where the window does",
+        _PAGES_FROM_START,
+        cause="gather-from-start",
+        smallest=case(request(prefix=2), window=2),
+        sources=("B029",),
+        evidence="declared",
+        stage="build",
+    ),
+    fault_of_attend(
+        "window-mask-columns",
+        "mask columns are not offset by the prefix keys that the window clips",
+        _COLUMNS_EARLY,
+        cause="mask-column-shift",
+        smallest=case(request(_PAIR, prefix=2), window=2),
+        sources=("B030", "sgl-project/sglang#9279"),
+    ),
+    fault_of_attend(
+        "window-mask-stride",
+        "rows of a full mask are as wide as the clipped prefix and the tree",
+        _CLIPPED_STRIDE,
+        cause="mask-rows-of-buffer-width",
+        smallest=case(request(_PAIR, prefix=2), window=2),
+        sources=("sgl-project/sglang#39287",),
+    ),
+    fault_of_attend(
+        "window-by-slot",
+        "the window is cut by cache slot",
+        _BY_SLOT,
+        cause="window-by-slot",
+        smallest=case(request(_PAIR), window=1, layout={"order": "reversed"}),
+        sources=("flashinfer-ai/flashinfer#3585",),
+    ),
+    fault_of_attend(
+        "evicted-page-read.stale",
+        "cells of evicted pages are not cleared, and read once another request has the pages",
+        _reads_evicted(stale=True),
+        cause="evicted-page-read",
+        smallest=case(request(prefix=1), request(), window=1, layout={"evicted": True}),
+        sources=("B046",),
+    ),
+    fault_of_attend(
+        "evicted-page-read.cleared",
+        "cells of evicted pages are neutral, and are read all the same",
+        _reads_evicted(stale=False),
+        cause="evicted-page-read",
+        smallest=case(request(prefix=1), window=1, layout={"evicted": True}),
+        sources=("B046",),
+    ),
+    fault_of_attend(
+        "window-metadata-missing",
+        "the verify branch never fills the table of window starts",
+        _NO_METADATA,
+        cause="raises",
+        smallest=case(request(), window=1),
+        sources=("B032",),
+        identity="contract",
     ),
 )

@@ -1,0 +1,84 @@
+"""A fault of attend, planted into each representation in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from treeproof.contract.backend import Backend
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.failure import Evidence, Identity
+from treeproof.contract.inputs import VerifyInput
+from treeproof.faults.fault import Fault, Plant
+from treeproof.faults.launched import Block, Prefix, Row, launched, relisted, remasked, reprefixed
+from treeproof.faults.plant import edited
+
+LISTS = ("page-table", "swa-window")
+"""Backends with a whole line or list a row."""
+
+TABLES = ("direct-mask", "topology")
+"""Backends that find the prefix in the token table."""
+
+FIVE = (*TABLES, *LISTS, "cascade")
+
+
+def fault_of_attend(
+    name: str,
+    says: str,
+    plants: Mapping[str, Plant],
+    *,
+    cause: str,
+    smallest: VerifyCase,
+    sources: tuple[str, ...],
+    identity: Identity = "visibility",
+    evidence: Evidence = "measured",
+    stage: str = "attend",
+) -> Fault:
+    """`name` is family.variant; `plants` says how each backend gets the fault, by its name."""
+    family, _, variant = name.partition(".")
+
+    def plant(backend: Backend) -> Backend:
+        return plants[backend.name](backend)
+
+    return Fault(
+        family=family,
+        variant=variant,
+        says=says,
+        sources=sources,
+        stage=stage,
+        identity=identity,
+        evidence=evidence,
+        cause=cause,
+        smallest=smallest,
+        plant=plant,
+        applies=lambda backend: backend.name in plants and stage in backend.stages,
+    )
+
+
+def edit(*edits: tuple[str, str]) -> Plant:
+    """Plants by editing the backend's text."""
+    return lambda backend: edited(backend, *edits)
+
+
+def launch(change: Callable[[VerifyInput], VerifyInput]) -> Plant:
+    """Plants by rewriting what attend is handed."""
+    return lambda backend: launched(backend, change)
+
+
+def lists(change: Callable[[Row], Row]) -> Plant:
+    """Plants by rewriting the list of each row."""
+    return lambda backend: relisted(backend, change)
+
+
+def masks(change: Callable[[Block], Block]) -> Plant:
+    """Plants by rewriting the tree block of each mask."""
+    return lambda backend: remasked(backend, change)
+
+
+def prefixes(change: Prefix) -> Plant:
+    """Plants by rewriting the prefix of each request."""
+    return lambda backend: reprefixed(backend, change)
+
+
+def each(names: tuple[str, ...], plant: Plant) -> dict[str, Plant]:
+    """The same plant for all of these backends."""
+    return dict.fromkeys(names, plant)
