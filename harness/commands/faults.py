@@ -14,8 +14,8 @@ from treeproof.contract.registry import BackendError
 from treeproof.engine.settings import cores
 from treeproof.faults.catalog import FAULTS, RECORDS, named
 from treeproof.faults.out_of_reach import OUT_OF_REACH
+from treeproof.reports.case_sheet import count
 from treeproof.reports.console import open_console, prose, write
-from treeproof.reports.drawing import plain
 from treeproof.reports.kill_matrix import kill_lines, kill_markdown, kill_table
 from treeproof.scoring.corpus import keep, read_corpus, replay
 from treeproof.scoring.matrix import kill_all
@@ -116,8 +116,7 @@ def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path |
     if console.is_terminal:
         console.print(kill_table(kills))
     else:
-        for row in _plain_table(kills):
-            write(console, [row])
+        write(console, _plain_table(kills))
     write(console, [Text(""), *kill_lines(kills, FAULTS, RECORDS, OUT_OF_REACH)])
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(kills)) + b"\n")
@@ -125,13 +124,14 @@ def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path |
         markdown_file.write_text(kill_markdown(kills, FAULTS, RECORDS, OUT_OF_REACH), "utf-8")
 
 
-def _plain_table(kills: Sequence[Kill]) -> list[str]:
-    """One line a pair, for a pipe."""
+def _plain_table(kills: Sequence[Kill]) -> list[Text]:
+    """One line a pair, for a pipe: whole, however long."""
     return [
-        plain(
+        Text(
             f"{kill.status:<9} {kill.fault}  {kill.backend}  {kill.identity} ({kill.evidence})  "
-            f"{kill.cases} cases, {kill.seconds:.2f} s"
-            + (f", smallest {kill.reduced}, known {kill.known}" if kill.reduced else "")
+            f"{count(kill.cases, 'case')}, {kill.seconds:.2f} s"
+            + (f", smallest {kill.reduced}, known {kill.known}" if kill.reduced else ""),
+            no_wrap=True,
         )
         for kill in kills
     ]
