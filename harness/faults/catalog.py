@@ -14,6 +14,7 @@ from treeproof.faults import (
     mask_layouts,
     masks,
     positions,
+    prefixes,
     reads,
     slots,
     walk_edits,
@@ -28,6 +29,7 @@ RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 FAULTS: tuple[Fault, ...] = (
     *windows.FAULTS,
     *reads.FAULTS,
+    *prefixes.FAULTS,
     *candidates.FAULTS,
     *degenerate.FAULTS,
     *positions.FAULTS,

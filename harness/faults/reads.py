@@ -122,10 +122,10 @@ _TOP_LEFT = {
     ),
     "cascade": edit(
         (
-            "scores = queries @ k.float().permute(1, 2, 0) * scale",
-            "scores = queries @ k.float().permute(1, 2, 0) * scale\n"
+            "    out = torch.softmax(scores, dim=-1) @ v.float()",
             "    seen = torch.ones(rows, len(k), dtype=torch.bool, device=q.device).tril()\n"
-            '    scores = scores.masked_fill(~seen.repeat_interleave(group, 0), float("-inf"))',
+            '    scores = scores.masked_fill(~seen.repeat_interleave(group, 0), float("-inf"))\n'
+            "    out = torch.softmax(scores, dim=-1) @ v.float()",
         )
     ),
     **each(LISTS, lists(_first_keys)),

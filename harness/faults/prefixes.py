@@ -1,0 +1,308 @@
+"""Faults of the prefix: which of its keys a launch reads, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from treeproof.contract.inputs import VerifyInput
+from treeproof.faults.attending import (
+    LISTS,
+    TABLES,
+    each,
+    edit,
+    fault_of_attend,
+    launch,
+    lists,
+    prefixes,
+)
+from treeproof.faults.fault import Plant
+from treeproof.faults.launched import Row
+from treeproof.faults.smallest import case, request
+
+_FOUR = (*TABLES, *LISTS)
+_PAIR = (-1, 0)
+
+
+def _shared_pages(change: Callable[[VerifyInput], VerifyInput]) -> dict[str, Plant]:
+    return {"cascade": launch(change)}
+
+
+def _shared_length(change: Callable[[torch.Tensor, int], torch.Tensor]) -> dict[str, Plant]:
+    """The length of the shared part, as a function of it and the page size."""
+
+    def of(x: VerifyInput) -> VerifyInput:
+        assert x.cache_seqlens is not None
+        return replace(x, cache_seqlens=change(x.cache_seqlens, x.kv.page_size))
+
+    return _shared_pages(of)
+
+
+def _last_missing(later: bool) -> dict[str, Plant]:
+    def shorter(slots: list[int], b: int, x: VerifyInput) -> list[int]:
+        return slots if later and b == 0 else slots[:-1]
+
+    def length(lengths: torch.Tensor, page: int) -> torch.Tensor:
+        fewer = (lengths - 1).clamp(min=0)
+        return torch.cat([lengths[:1], fewer[1:]]) if later else fewer
+
+    return {**each(_FOUR, prefixes(shorter)), **_shared_length(length)}
+
+
+def _with_root(slots: list[int], b: int, x: VerifyInput) -> list[int]:
+    return [*slots, int(x.out_cache_loc[x.qo_indptr[b]])]
+
+
+_ROOT_INSIDE = {**each(_FOUR, prefixes(_with_root)), **_shared_length(lambda n, page: n + 1)}
+
+_TWICE = {
+    **each(_FOUR, prefixes(lambda slots, b, x: slots * 2)),
+    "cascade": edit(
+        (
+            "out, lse = merge(prefix, prefix_lse, suffix, suffix_lse)",
+            "out, lse = merge(prefix, prefix_lse, suffix, suffix_lse)\n"
+            "        out, lse = merge(prefix, prefix_lse, out, lse)",
+        )
+    ),
+}
+
+_DROPPED = {
+    **each(_FOUR, prefixes(lambda slots, b, x: [] if b else slots)),
+    "cascade": edit(("            if length:\n", "            if length and b == 0:\n")),
+}
+
+
+def _of_request(whose: Callable[[int, int], int]) -> dict[str, Plant]:
+    """Request b of B reads the prefix of request `whose(b, B)`, as long as its own where it can."""
+
+    def borrowed(x: VerifyInput) -> VerifyInput:
+        count = len(x.request_slots)
+        order = torch.tensor([whose(b, count) for b in range(count)])
+        if x.page_table is None:
+            return replace(x, request_slots=x.request_slots[order])
+        return replace(x, page_table=x.page_table[order])
+
+    def of_row(row: Row) -> Row:
+        starts = row.x.qo_indptr.tolist()
+        other = whose(row.request, len(starts) - 1)
+        theirs = _front_of(row.x, starts[other], int(row.x.seq_lens[other]))
+        front = (*theirs[: len(row.front)], *row.front[len(theirs) :])
+        return replace(row, keys=(*front, *row.path))
+
+    return {
+        **each((*TABLES, "cascade"), launch(borrowed)),
+        **each(LISTS, lists(of_row)),
+    }
+
+
+def _front_of(x: VerifyInput, row: int, prefix: int) -> tuple[int, ...]:
+    """Prefix slots in the list or line of one row of the launch."""
+    if x.kv_indices is not None:
+        assert x.kv_indptr is not None
+        begin = int(x.kv_indptr[row])
+        return tuple(x.kv_indices[begin : begin + prefix].tolist())
+    assert x.page_table is not None
+    return tuple(x.page_table[row, :prefix].tolist())
+
+
+def _of_its_row(row: Row) -> Row:
+    """A row takes its place in the launch for its request, and the last one where there is none."""
+    starts = row.x.qo_indptr.tolist()
+    other = min(starts[row.request] + row.row, len(starts) - 2)
+    theirs = _front_of(row.x, starts[other], int(row.x.seq_lens[other]))
+    front = (*theirs[: len(row.front)], *row.front[len(theirs) :])
+    return replace(row, keys=(*front, *row.path))
+
+
+_ROW_AS_REQUEST = {
+    "cascade": edit(
+        (
+            "for b, length in enumerate(_built(x.cache_seqlens).tolist()):\n",
+            "lengths = _built(x.cache_seqlens).tolist()\n"
+            "        for row in range(len(q)):\n"
+            "            b = min(row, len(lengths) - 1)\n"
+            "            length = lengths[b]\n",
+        ),
+        ("own = slice(rows[b], rows[b + 1])", "own = slice(row, row + 1)"),
+    ),
+    **each(LISTS, lists(_of_its_row)),
+}
+
+_BY_BATCH_INDEX = {
+    "direct-mask": edit(("x.req_to_token[table_rows[b], start", "x.req_to_token[b, start")),
+    "topology": edit(("x.req_to_token[table_rows[b], :prefix]", "x.req_to_token[b, :prefix]")),
+}
+
+
+def _in_order(slots: list[int], b: int, x: VerifyInput) -> list[int]:
+    return [slots[0] + i for i in range(len(slots))] if slots else slots
+
+
+def _pages_in_order(x: VerifyInput) -> VerifyInput:
+    table = x.page_table
+    assert table is not None
+    if not table.shape[1]:
+        return x
+    return replace(x, page_table=table[:, :1] + torch.arange(table.shape[1], device=table.device))
+
+
+_CONTIGUOUS = {**each(_FOUR, prefixes(_in_order)), **_shared_pages(_pages_in_order)}
+
+
+def _past_its_end(slots: list[int], b: int, x: VerifyInput) -> list[int]:
+    """The column after the last row's, whatever the token table holds there."""
+    rows = int(x.qo_indptr[b + 1] - x.qo_indptr[b])
+    column = min(int(x.seq_lens[b]) + rows, x.req_to_token.shape[1] - 1)
+    return [*slots, int(x.req_to_token[x.request_slots[b], column])]
+
+
+_PAST_THE_END = each(TABLES, prefixes(_past_its_end))
+
+
+def _with_all_rows(slots: list[int], b: int, x: VerifyInput) -> list[int]:
+    return [*slots, *x.out_cache_loc[x.qo_indptr[b] : x.qo_indptr[b + 1]].tolist()]
+
+
+_ROWS_INSIDE = each(_FOUR, prefixes(_with_all_rows))
+
+
+def _halved(stale: bool) -> dict[str, Plant]:
+    """At page size 1 half of the prefix is indexed; the rest is stale, or left out."""
+
+    def half(slots: list[int], b: int, x: VerifyInput) -> list[int]:
+        if x.kv.page_size > 1:
+            return slots
+        done = (len(slots) + 1) // 2
+        return [*slots[:done], *[0] * (len(slots) - done) * stale]
+
+    def pages(x: VerifyInput) -> VerifyInput:
+        table, lengths = x.page_table, x.cache_seqlens
+        assert table is not None
+        assert lengths is not None
+        if x.kv.page_size > 1:
+            return x
+        done = (lengths + 1) // 2
+        if not stale:
+            return replace(x, cache_seqlens=done)
+        page = torch.arange(table.shape[1], device=table.device)
+        return replace(x, page_table=torch.where(page < done[:, None], table, 0))
+
+    return {**each(_FOUR, prefixes(half)), **_shared_pages(pages)}
+
+
+FAULTS = (
+    fault_of_attend(
+        "prefix-last-key-missing.every-request",
+        "the length was not advanced by the key that the last step wrote",
+        _last_missing(later=False),
+        cause="prefix-last-key-missing",
+        smallest=case(request(prefix=1)),
+        sources=("B013",),
+    ),
+    fault_of_attend(
+        "prefix-last-key-missing.later-requests",
+        "the length was advanced for the first request only",
+        _last_missing(later=True),
+        cause="prefix-last-key-missing",
+        smallest=case(request(), request(prefix=1)),
+        sources=("B013",),
+    ),
+    fault_of_attend(
+        "root-inside-prefix",
+        "the length of the prefix counts the root, which rows read again on their path",
+        _ROOT_INSIDE,
+        cause="root-inside-prefix",
+        smallest=case(request(prefix=1), page_size=2),
+        sources=("vllm-project/vllm#11635",),
+    ),
+    fault_of_attend(
+        "rows-inside-prefix",
+        "the length of the prefix counts the rows of this step",
+        _ROWS_INSIDE,
+        cause="past-the-end",
+        smallest=case(request(_PAIR)),
+        sources=("B048",),
+    ),
+    fault_of_attend(
+        "prefix-twice",
+        "the shared prefix is read once as a level of its own and once in the list of each row",
+        _TWICE,
+        cause="prefix-twice",
+        smallest=case(request(prefix=1)),
+        sources=("vllm-project/vllm#11635",),
+    ),
+    fault_of_attend(
+        "prefix-dropped.later-requests",
+        "only the first request's rows read their prefix",
+        _DROPPED,
+        cause="prefix-dropped",
+        smallest=case(request(), request(prefix=1)),
+        sources=("B020",),
+    ),
+    fault_of_attend(
+        "prefix-of-neighbour.before",
+        "the prefix of the request before is read",
+        _of_request(lambda b, count: (b - 1) % count),
+        cause="neighbour-request",
+        smallest=case(request(prefix=1), request(prefix=1)),
+        sources=("B003", "B090"),
+    ),
+    fault_of_attend(
+        "prefix-of-neighbour.first",
+        "all requests read the prefix of the first",
+        _of_request(lambda b, count: 0),
+        cause="neighbour-request",
+        smallest=case(request(prefix=1), request(prefix=1)),
+        sources=("vllm-project/vllm#55227",),
+    ),
+    fault_of_attend(
+        "prefix-of-neighbour.batch-index",
+        "the token table is read at the place of a request in the batch, not at its slot",
+        _BY_BATCH_INDEX,
+        cause="neighbour-request",
+        smallest=case(request(prefix=1)),
+        sources=("B003",),
+    ),
+    fault_of_attend(
+        "row-as-request",
+        "tables that have a line a request are read at the place of a row in the launch",
+        _ROW_AS_REQUEST,
+        cause="row-as-request",
+        smallest=case(request(_PAIR, prefix=1), request(prefix=1)),
+        sources=("B034",),
+    ),
+    fault_of_attend(
+        "prefix-contiguous",
+        "the prefix is read as one range from its first slot on",
+        _CONTIGUOUS,
+        cause="contiguous-range",
+        smallest=case(request(prefix=2), request(), layout={"order": "interleaved"}),
+        sources=("B043", "hw-native-sys/pypto#470"),
+    ),
+    fault_of_attend(
+        "past-the-end",
+        "one column after the last row's is read as well",
+        _PAST_THE_END,
+        cause="past-the-end",
+        smallest=case(request()),
+        sources=("pegainfer-project/pegainfer#291",),
+    ),
+    fault_of_attend(
+        "list-cut-short.missing",
+        "at page size 1 a loop of fixed length indexes half of the keys",
+        _halved(stale=False),
+        cause="list-cut-short",
+        smallest=case(request(prefix=2)),
+        sources=("B044",),
+    ),
+    fault_of_attend(
+        "list-cut-short.stale",
+        "at page size 1 half of the list holds what was there before",
+        _halved(stale=True),
+        cause="list-cut-short",
+        smallest=case(request(prefix=2)),
+        sources=("B044",),
+    ),
+)
