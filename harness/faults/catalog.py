@@ -6,6 +6,7 @@ import difflib
 
 from treeproof.contract.backend import BackendError
 from treeproof.faults import (
+    batches,
     candidates,
     commits,
     degenerate,
@@ -20,6 +21,7 @@ from treeproof.faults import (
     walk_edits,
     walks,
     windows,
+    writes,
 )
 from treeproof.faults.fault import Fault
 
@@ -41,6 +43,8 @@ FAULTS: tuple[Fault, ...] = (
     *walk_edits.FAULTS,
     *commits.FAULTS,
     *frontiers.FAULTS,
+    *writes.FAULTS,
+    *batches.FAULTS,
 )
 
 
