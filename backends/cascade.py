@@ -36,9 +36,19 @@ _GATHERED = 1 << 18
         "kv_indices",
         "kv_start",
         "seq_lens",
+        "sinks",
+        "alibi_slopes",
+        "k_scale",
+        "v_scale",
     },
-    capabilities=Capabilities(nan_safe=True),
-    numerics=Numerics(p="float32", partial="float32", merges=1),
+    capabilities=Capabilities(
+        nan_safe=True,
+        softcap=True,
+        sinks=True,
+        alibi=True,
+        kv_dtypes={None, "float8_e4m3fn", "int8"},
+    ),
+    numerics=Numerics(p="float32", partial="float32", merges=1, mul="float32", v="float32"),
 )
 class Cascade:
     """Tree attention as prefix attention merged with ancestor attention."""
@@ -90,27 +100,45 @@ class Cascade:
         """Prefix pass a request, suffix pass over all rows, merge; float32 throughout."""
         store_kv(x, k, v, k_cache, v_cache)
         grouped = q.float().reshape(len(q), k.shape[1], -1, q.shape[2])  # (T, Hkv, G, D)
+        if x.k_scale is not None:
+            grouped = grouped * x.k_scale[:, None, None]  # q . (scale * code) = (scale * q) . code
         suffix, suffix_lse = _suffix_pass(x, grouped, k_cache, v_cache)
         prefix = torch.zeros_like(suffix)
         prefix_lse = torch.full_like(suffix_lse, float("-inf"))
-        rows = x.qo_indptr.tolist()
+        rows, listed = x.qo_indptr.tolist(), _built(x.kv_indptr).diff()
         for b, length in enumerate(_built(x.cache_seqlens).tolist()):
             if length:
                 own = slice(rows[b], rows[b + 1])
                 pages = _built(x.page_table)[b, : -(-length // x.kv.page_size)]
                 prefix[own], prefix_lse[own] = _prefix_pass(
+                    x,
                     grouped[own],
                     _pages(k_cache, pages, x.kv.page_size)[:length],
                     _pages(v_cache, pages, x.kv.page_size)[:length],
-                    x.shape.score_scale,
                 )
+                if x.alibi_slopes is not None:
+                    # The root's list is as long as all lists are but for the rows below it.
+                    depth = listed[own] - listed[rows[b]]
+                    prefix_lse[own] -= _by_group(x.alibi_slopes, grouped) * depth[:, None, None]
         out, lse = merge(prefix, prefix_lse, suffix, suffix_lse)
+        if x.v_scale is not None:
+            out = out * x.v_scale[:, None, None]
+        if x.sinks is not None:
+            # A sink is a part without values; the log-sum-exp is that of the keys.
+            sink = _by_group(x.sinks, grouped).expand_as(lse)
+            out, _ = merge(out, lse, torch.zeros_like(out), sink)
         names = ("page_table", "cache_seqlens", "kv_indptr", "kv_indices", "kv_start")
         return Attended(
             out=out.flatten(1, 2).to(q.dtype),
             lse=lse.flatten(1, 2),
             declared={name: getattr(x, name) for name in names},
         )
+
+    def merge(
+        self, out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What puts the two passes together, as a stage of its own."""
+        return merge(out_a, lse_a, out_b, lse_b)
 
     def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
         """Greedy walk: a row's suffix ends in its parent's slot and its own, which tell who is whose."""
@@ -259,11 +287,40 @@ def _pages(cache: Tensor, pages: Tensor, page_size: int) -> Tensor:
     return cache.view(-1, page_size, *cache.shape[1:])[pages].flatten(0, 1)
 
 
-def _prefix_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """`q` (R, Hkv, G, D), `k` (P, Hkv, D), `v` (P, Hkv, Dv): every row reads every key."""
+def _by_group(heads: Tensor, q: Tensor) -> Tensor:
+    """(Hkv, G) of a parameter that has one number a query head; `q` (T, Hkv, G, D)."""
+    return heads.view(q.shape[1:3])
+
+
+def _capped(scores: Tensor, cap: float | None) -> Tensor:
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
+def _distance(x: VerifyInput, begin: Tensor, lengths: Tensor, own: slice, step: Tensor) -> Tensor:
+    """(chunk, longest) from each entry of a list to the row, which is its last.
+
+    What lies in front of the root in a list comes before the keys that the prefix pass reads.
+    """
+    bounds, rows = _built(x.kv_indptr), x.qo_indptr.diff()
+    root_ends = bounds[1:][x.qo_indptr[:-1]] - bounds[x.qo_indptr[:-1]]
+    head = (root_ends - 1).repeat_interleave(rows)[own, None]
+    between = _built(x.cache_seqlens).repeat_interleave(rows)[own, None]
+    entry = (begin - bounds[:-1])[own, None] + step
+    return lengths[own, None] - 1 - step + between * (entry < head)
+
+
+def _prefix_pass(x: VerifyInput, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`q` (R, Hkv, G, D), `k` (n, Hkv, D), `v` (n, Hkv, Dv): every row reads every key.
+
+    ALiBi counts from the end of the prefix here, which is the same for all rows.
+    """
     rows, kv_heads, group, _ = q.shape
     queries = q.transpose(0, 1).flatten(1, 2)  # (Hkv, R * G, D)
-    scores = queries @ k.float().permute(1, 2, 0) * scale
+    scores = _capped(queries @ k.float().permute(1, 2, 0) * x.shape.score_scale, x.shape.softcap)
+    if x.alibi_slopes is not None:
+        to_root = torch.arange(len(k), 0, -1, device=q.device)
+        bias = _by_group(x.alibi_slopes, q)[:, :, None] * to_root  # (Hkv, G, n)
+        scores = scores - bias.repeat(1, rows, 1)
     out = torch.softmax(scores, dim=-1) @ v.float().transpose(0, 1)
     lse = torch.logsumexp(scores, dim=-1)
     return (
@@ -290,6 +347,10 @@ def _suffix_pass(
         slots = indices[begin[own, None] + step * listed]
         keys, values = k_cache[slots].float(), v_cache[slots].float()  # (chunk, longest, Hkv, D)
         scores = q[own] @ keys.permute(0, 2, 3, 1) * x.shape.score_scale
+        scores = _capped(scores, x.shape.softcap)
+        if x.alibi_slopes is not None:
+            above = _distance(x, begin, lengths, own, step)
+            scores = scores - _by_group(x.alibi_slopes, q)[:, :, None] * above[:, None, None]
         scores = scores.masked_fill(~listed[:, None, None], float("-inf"))
         out[own] = torch.softmax(scores, dim=-1) @ values.transpose(1, 2)
         lse[own] = torch.logsumexp(scores, dim=-1)

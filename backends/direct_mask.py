@@ -28,10 +28,20 @@ from treeproof.contract.registry import register
         "req_to_token",
         "custom_mask",
         "mask_indptr",
+        "sinks",
+        "alibi_slopes",
+        "k_scale",
+        "v_scale",
     },
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
-    capabilities=Capabilities(nan_safe=False),
-    numerics=Numerics(p="float32"),
+    capabilities=Capabilities(
+        nan_safe=False,
+        softcap=True,
+        sinks=True,
+        alibi=True,
+        kv_dtypes={None, "float8_e4m3fn", "int8"},
+    ),
+    numerics=Numerics(p="float32", mul="float32", v="float32"),
 )
 class DirectMask:
     """Tree attention as one masked softmax a request."""
@@ -89,12 +99,14 @@ class DirectMask:
             if window is not None:
                 index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])
                 visible = visible & (index > depth[:, None] - window)
+            above = torch.arange(start - prefix, 0, device=q.device)
+            distance = depth[:, None] - torch.cat([above, depth])
             # A padded row does not see itself. Its column is hidden, but has no slot: name the root's.
             homes = x.out_cache_loc[own]
             homes = torch.where(tree.diagonal(), homes, homes[0])
             slots = torch.cat([x.req_to_token[table_rows[b], start:prefix], homes])
             out[own], lse[own] = _masked_softmax(
-                q[own], k_cache[slots], v_cache[slots], visible, x.shape.score_scale
+                x, q[own], k_cache[slots], v_cache[slots], visible, distance
             )
         declared = {"custom_mask": x.custom_mask, "mask_indptr": x.mask_indptr}
         return Attended(out=out, lse=lse, declared=declared)
@@ -230,19 +242,36 @@ def _trees(x: VerifyInput) -> list[Tensor]:
 
 
 def _masked_softmax(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float
+    x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, distance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`q` (R, Hq, D), `k` (L, Hkv, D), `v` (L, Hkv, Dv), `visible` (R, L) to out and natural-log lse."""
+    """`q` (R, Hq, D), `k` (L, Hkv, D), `v` (L, Hkv, Dv), `visible` and `distance` (R, L).
+
+    Out (R, Hq, Dv), and natural-log lse (R, Hq) of the keys alone.
+    """
     (rows, heads, dim), (keys, kv_heads, v_dim) = q.shape, v.shape
     group = heads // kv_heads
     grouped = q.float().reshape(rows, kv_heads, group, dim).transpose(0, 1)
-    scores = grouped.reshape(kv_heads, rows * group, dim) @ k.float().permute(1, 2, 0) * scale
+    k_lanes = _dequantised(k, x.k_scale).permute(1, 2, 0)
+    scores = grouped.reshape(kv_heads, rows * group, dim) @ k_lanes * x.shape.score_scale
     scores = scores.view(kv_heads, rows, group, keys)
+    if x.shape.softcap is not None:
+        scores = torch.tanh(scores / x.shape.softcap) * x.shape.softcap
+    if x.alibi_slopes is not None:
+        scores = scores - x.alibi_slopes.view(kv_heads, 1, group, 1) * distance[:, None]
     scores = scores.masked_fill(~visible[:, None, :], float("-inf"))
-    p = torch.softmax(scores, dim=-1).view(kv_heads, rows * group, keys)
-    out = (p @ v.float().transpose(0, 1)).view(kv_heads, rows, group, v_dim)
+    p = torch.softmax(scores, dim=-1)
     lse = torch.logsumexp(scores, dim=-1)
+    if x.sinks is not None:
+        # What the keys keep of the softmax beside the sink.
+        p = p * torch.sigmoid(lse - x.sinks.view(kv_heads, 1, group))[..., None]
+    values = _dequantised(v, x.v_scale).transpose(0, 1)
+    out = (p.view(kv_heads, rows * group, keys) @ values).view(kv_heads, rows, group, v_dim)
     return (
         out.transpose(0, 1).reshape(rows, heads, v_dim).to(q.dtype),
         lse.transpose(0, 1).reshape(rows, heads),
     )
+
+
+def _dequantised(held: Tensor, scale: Tensor | None) -> Tensor:
+    """`held` (L, Hkv, lanes), codes where there is a scale (Hkv,), in float32."""
+    return held.float() if scale is None else held.float() * scale[:, None]

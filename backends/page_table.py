@@ -33,9 +33,19 @@ _GATHERED = 1 << 18
         "req_to_token",
         "page_table",
         "cache_seqlens",
+        "sinks",
+        "alibi_slopes",
+        "k_scale",
+        "v_scale",
     },
-    capabilities=Capabilities(nan_safe=True),
-    numerics=Numerics(p="float32"),
+    capabilities=Capabilities(
+        nan_safe=True,
+        softcap=True,
+        sinks=True,
+        alibi=True,
+        kv_dtypes={None, "float8_e4m3fn", "int8"},
+    ),
+    numerics=Numerics(p="float32", mul="float32", v="float32"),
 )
 class PageTable:
     """Tree attention as paged attention of T independent sequences."""
@@ -93,8 +103,9 @@ class PageTable:
                 # Past its end a line's first slot inside the window is named again, at weight 0.
                 cells = (lengths - reach)[own, None] + step * listed
                 slots = table[own].gather(1, cells)
+                distance = lengths[own, None] - 1 - cells
                 out[own], lse[own] = _softmax_over(
-                    q[own].float(), slots, listed, k_cache, v_cache, x.shape.score_scale
+                    x, q[own].float(), slots, listed, distance, k_cache, v_cache
                 )
                 read.append(slots[listed])
         declared = {
@@ -134,9 +145,10 @@ class PageTable:
         table_row = x.request_slots[:, None].expand_as(taken)[taken]
         targets = x.req_to_token[table_row, column]
         sources = own[accepted.accept_index[taken]]
-        # index_copy_ takes its values from a gathered copy, so overlap does no harm.
-        k_cache.index_copy_(0, targets, k_cache[sources])
-        v_cache.index_copy_(0, targets, v_cache[sources])
+        # index_copy_ takes its values from a gathered copy, so overlap does no harm. It is not there
+        # for every kind of code, and moves bytes.
+        for cache in (k_cache.view(torch.uint8), v_cache.view(torch.uint8)):
+            cache.index_copy_(0, targets, cache[sources])
         last = (accepted.tokens >= 0).sum(1, keepdim=True) - 1
         return Committed(
             seq_lens=x.seq_lens + taken.sum(1), next_root=accepted.tokens.gather(1, last)[:, 0]
@@ -227,20 +239,40 @@ def _parent_of_line(x: VerifyInput) -> Tensor:
 
 
 def _softmax_over(
-    q: Tensor, slots: Tensor, listed: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float
+    x: VerifyInput,
+    q: Tensor,
+    slots: Tensor,
+    listed: Tensor,
+    distance: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`q` (n, Hq, D) float32, `slots` and `listed` (n, L): out (n, Hq, Dv) and natural-log lse."""
+    """`q` (n, Hq, D) float32; `slots`, `listed` and `distance` (n, L).
+
+    Out (n, Hq, Dv) float32, and natural-log lse (n, Hq) of the keys alone.
+    """
     (rows, heads, _), (_, kv_heads, v_dim) = q.shape, v_cache.shape
     lanes = slots[:, None] * kv_heads + torch.arange(kv_heads, device=q.device)[:, None]
     lanes, shape = lanes.flatten(), (rows * kv_heads, slots.shape[1], -1)
     keys = k_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
-    scores = (
-        torch.bmm(q.reshape(rows * kv_heads, heads // kv_heads, -1), keys.transpose(1, 2)) * scale
-    )
+    scores = torch.bmm(q.reshape(rows * kv_heads, heads // kv_heads, -1), keys.transpose(1, 2))
+    scores = scores * x.shape.score_scale
+    if x.k_scale is not None:
+        scores = scores * x.k_scale.repeat(rows)[:, None, None]
+    if x.shape.softcap is not None:
+        scores = (scores / x.shape.softcap).tanh() * x.shape.softcap
+    if x.alibi_slopes is not None:
+        bias = x.alibi_slopes.view(-1, 1) * distance[:, None]  # (n, Hq, L)
+        scores = scores - bias.view(scores.shape)
     hidden = ~listed.repeat_interleave(kv_heads, 0)[:, None]
     scores = scores.masked_fill(hidden, float("-inf"))
+    lse = torch.logsumexp(scores, -1).view(rows, heads)
+    if x.sinks is not None:
+        # One more column, whose weight meets no value.
+        scores = torch.cat([scores, x.sinks.repeat(rows).view(*scores.shape[:2], 1)], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : slots.shape[1]]
     values = v_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
-    out = torch.bmm(torch.softmax(scores, dim=-1), values)
-    return out.view(rows, heads, v_dim).to(k_cache.dtype), torch.logsumexp(scores, -1).view(
-        rows, heads
-    )
+    out = torch.bmm(weights, values).view(rows, kv_heads, -1, v_dim)
+    if x.v_scale is not None:
+        out = out * x.v_scale[:, None, None]
+    return out.view(rows, heads, v_dim), lse

@@ -31,9 +31,19 @@ _GATHERED = 1 << 18
         "kv_indptr",
         "kv_indices",
         "kv_start",
+        "sinks",
+        "alibi_slopes",
+        "k_scale",
+        "v_scale",
     },
-    capabilities=Capabilities(nan_safe=True),
-    numerics=Numerics(p="float32"),
+    capabilities=Capabilities(
+        nan_safe=True,
+        softcap=True,
+        sinks=True,
+        alibi=True,
+        kv_dtypes={None, "float8_e4m3fn", "int8"},
+    ),
+    numerics=Numerics(p="float32", mul="float32", v="float32"),
 )
 class SwaWindow:
     """Tree attention as attention over T lists, each with a window of its own."""
@@ -97,9 +107,7 @@ class SwaWindow:
             chunk = max(1, _GATHERED // (size * k_cache[0].numel()))
             for rows in torch.split(torch.tensor(bucket, device=q.device), chunk):
                 slots = indices[begin[rows, None] + step]
-                out[rows], lse[rows] = _attend_lists(
-                    q[rows], slots, k_cache, v_cache, x.shape.score_scale
-                )
+                out[rows], lse[rows] = _attend_lists(x, q[rows], slots, k_cache, v_cache)
         declared = {"kv_indptr": indptr, "kv_indices": indices, "kv_start": start}
         return Attended(out=out, lse=lse, declared=declared)
 
@@ -204,19 +212,40 @@ def _lists(x: VerifyInput) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _attend_lists(
-    q: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float
+    x: VerifyInput, q: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`q` (n, Hq, D), `slots` (n, L), every one of them read: out (n, Hq, Dv), natural-log lse."""
-    (rows, heads, dim), kv_heads = q.shape, k_cache.shape[1]
+    """`q` (n, Hq, D), `slots` (n, L), every one of them read: out (n, Hq, Dv), lse (n, Hq).
+
+    The lse is the natural log of the keys alone.
+    """
+    (rows, heads, dim), kv_heads, length = q.shape, k_cache.shape[1], slots.shape[1]
     # A (slot, head) pair is one line of the flattened cache: one gather serves all heads.
     head = torch.arange(kv_heads, device=q.device)[:, None]
     lines = torch.add(head, slots[:, None], alpha=kv_heads).view(-1)
-    keys = k_cache.flatten(0, 1).index_select(0, lines).view(rows * kv_heads, -1, dim)
-    values = v_cache.flatten(0, 1).index_select(0, lines).view(rows * kv_heads, keys.shape[1], -1)
+    keys = _lines(k_cache, lines, x.k_scale).view(rows * kv_heads, length, dim)
+    values = _lines(v_cache, lines, x.v_scale).view(rows * kv_heads, length, -1)
     queries = q.reshape(rows * kv_heads, heads // kv_heads, dim).float()
-    scores = torch.bmm(queries, keys.float().transpose(1, 2)) * scale  # (n * Hkv, G, L)
+    scores = torch.bmm(queries, keys.transpose(1, 2)) * x.shape.score_scale  # (n * Hkv, G, L)
+    scores = scores.view(rows, heads, length)
+    cap = x.shape.softcap
+    if cap is not None:
+        scores = scores.div(cap).tanh().mul(cap)
+    if x.alibi_slopes is not None:
+        # A list ends in the row itself, so the distance is the place from behind.
+        scores = scores - torch.outer(x.alibi_slopes, torch.arange(length, device=q.device)).flip(1)
     top = scores.amax(dim=-1, keepdim=True)
+    if x.sinks is not None:
+        top = top.maximum(x.sinks[:, None])
     weights = (scores - top).exp()
     total = weights.sum(dim=-1, keepdim=True)
-    out = torch.bmm(weights, values.float()) / total
-    return out.view(rows, heads, -1).to(q.dtype), (top + total.log()).view(rows, heads)
+    lse = (top + total.log()).view(rows, heads)
+    if x.sinks is not None:
+        total = total + (x.sinks[:, None] - top).exp()
+    out = torch.bmm(weights.view(rows * kv_heads, -1, length), values).view(rows, heads, -1)
+    return (out / total).to(q.dtype), lse
+
+
+def _lines(cache: Tensor, lines: Tensor, scale: Tensor | None) -> Tensor:
+    """(lines, lanes) float32 of the cache with slot and head flattened; codes times their scale."""
+    held = cache.flatten(0, 1).index_select(0, lines).float()
+    return held if scale is None else held * scale[lines % len(scale), None]

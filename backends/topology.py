@@ -32,9 +32,20 @@ _GATHERED = 1 << 18
         "retrieve_index",
         "retrieve_next_token",
         "retrieve_next_sibling",
+        "sinks",
+        "alibi_slopes",
+        "k_scale",
+        "v_scale",
     },
-    capabilities=Capabilities(nan_safe=True),
-    numerics=Numerics(p="float32"),
+    capabilities=Capabilities(
+        nan_safe=True,
+        softcap=True,
+        sinks=True,
+        alibi=True,
+        kv_dtypes={None, "float8_e4m3fn", "int8"},
+        lse_includes_sink=True,
+    ),
+    numerics=Numerics(p="float32", mul="float32", v="float32"),
 )
 class Topology:
     """Tree attention along parent pointers."""
@@ -96,7 +107,10 @@ class Topology:
             columns = x.req_to_token[table_rows[b], :prefix]
             shared = columns[start:]
             columns = torch.cat([columns, x.out_cache_loc[rows.sort().values]])
-            keys, values = k_cache[shared].float(), v_cache[shared].float()
+            far = _read(k_cache, shared, x.k_scale), _read(v_cache, shared, x.v_scale)
+            # Logical index of every column: its own number, or P and the row's depth.
+            depth = torch.tensor([len(paths[row]) - 1 for row in sorted(paths)], device=q.device)
+            logical = torch.cat([torch.arange(prefix, device=q.device), prefix + depth])
             longest = max(map(len, lists))
             for own in _chunks(len(lists), longest * k_cache[0].numel()):
                 # A list is filled up in front with the row's own column, its last, at weight 0.
@@ -104,13 +118,15 @@ class Topology:
                 filled = [
                     listed[-1:] * n + listed for n, listed in zip(padding, lists[own], strict=True)
                 ]
-                seen = columns[torch.tensor(filled, device=q.device)]
+                listed = torch.tensor(filled, device=q.device)
+                seen = columns[listed]
                 out[rows[own]], lse[rows[own]] = _softmax(
+                    x,
                     q[rows[own]],
-                    (keys, values),
-                    (k_cache[seen].float(), v_cache[seen].float()),
+                    far,
+                    (_read(k_cache, seen, x.k_scale), _read(v_cache, seen, x.v_scale)),
                     torch.tensor(padding, device=q.device),
-                    x.shape.score_scale,
+                    (logical[start:prefix], logical[listed]),
                 )
         declared = {"retrieve_parent_token": torch.tensor(parents, device=q.device)}
         return Attended(out=out, lse=lse, declared=declared)
@@ -230,17 +246,25 @@ def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[
     return index, down, right
 
 
+def _read(cache: Tensor, slots: Tensor, scale: Tensor | None) -> Tensor:
+    """(*slots, Hkv, lanes) in float32: what is held there, or its codes times the head's scale."""
+    held = cache[slots].float()
+    return held if scale is None else torch.einsum("...hd,h->...hd", held, scale)
+
+
 def _softmax(
+    x: VerifyInput,
     q: Tensor,
     prefix: tuple[Tensor, Tensor],
     listed: tuple[Tensor, Tensor],
     padding: Tensor,
-    scale: float,
+    index: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """One softmax over the shared prefix keys and each row's own list.
 
-    `q` (n, Hq, D); `prefix` K (P, Hkv, D) and V, `listed` K (n, L, Hkv, D) and V, all float32. The
-    first `padding[i]` entries of list i do not count. Out (n, Hq, Dv), natural-log lse (n, Hq).
+    `q` (n, Hq, D); `prefix` K (P, Hkv, D) and V, `listed` K (n, L, Hkv, D) and V, all float32, and
+    their logical indices (P,) and (n, L). The first `padding[i]` entries of list i do not count, its
+    last is the row itself. Out (n, Hq, Dv), natural-log lse (n, Hq) with the sink where there is one.
     """
     (rows, heads, _), (keys, kv_heads, v_dim) = q.shape, prefix[1].shape
     grouped = (
@@ -248,12 +272,25 @@ def _softmax(
     )  # (Hkv, n, G, D)
     far = grouped.flatten(1, 2) @ prefix[0].permute(1, 2, 0)
     near = grouped @ listed[0].permute(2, 0, 3, 1)
-    filler = torch.arange(near.shape[3], device=q.device) < padding[:, None]
-    near = near.masked_fill(filler[:, None], float("-inf"))
-    scores = torch.cat([far.view(*near.shape[:3], keys), near], dim=3) * scale
+    scores = torch.cat([far.view(*near.shape[:3], keys), near], dim=3) * x.shape.score_scale
+    if x.shape.softcap is not None:
+        scores = x.shape.softcap * (scores * (1 / x.shape.softcap)).tanh()
+    if x.alibi_slopes is not None:
+        own = index[1][:, -1:]
+        distance = torch.cat([own - index[0], own - index[1]], dim=1)  # (n, P + L)
+        slopes = x.alibi_slopes.view(kv_heads, 1, -1, 1)
+        scores = scores - slopes * distance[:, None]
+    filler = torch.arange(-keys, listed[0].shape[1], device=q.device)
+    filler = (filler >= 0) & (filler < padding[:, None])
+    scores = scores.masked_fill(filler[:, None], float("-inf"))
     top = scores.amax(dim=3, keepdim=True)
+    if x.sinks is not None:
+        sink = x.sinks.view(kv_heads, 1, -1, 1)
+        top = torch.maximum(top, sink)
     weights = (scores - top).exp()
     total = weights.sum(dim=3, keepdim=True)
+    if x.sinks is not None:
+        total = total + (sink - top).exp()
     out = (weights[..., :keys].flatten(1, 2) @ prefix[1].transpose(0, 1)).view(
         *near.shape[:3], v_dim
     )

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.case import AttentionShape
+from treeproof.contract.inputs import LayerParameters
 from treeproof.contract.tree import CandidateTree
-from treeproof.oracles.path_result import PathResult, check_inputs
+from treeproof.oracles.path_result import PLAIN_LAYER, PathResult, check_inputs, check_layer
 from treeproof.oracles.rotary import rotated
+from treeproof.oracles.stored import stored
 
 __all__ = ["PathResult", "attend_paths"]
 
@@ -34,34 +36,39 @@ def attend_paths(
     v_prefix: Tensor,
     k_tree: Tensor,
     v_tree: Tensor,
+    layer: LayerParameters = PLAIN_LAYER,
 ) -> PathResult:
     """Attention of every node on its own path, in float64.
 
     q (N, Hq, D), k_tree (N, Hkv, D) and v_tree (N, Hkv, Dv) in node order, k_prefix (P, Hkv, D) and
     v_prefix (P, Hkv, Dv) in logical order: unrotated, in the working dtype `shape.dtype`. Rotary
     embedding is applied here, at logical index P + depth. With a window of W keys, index t sees
-    index p iff t - W < p <= t. Raises ValueError where a tensor does not fit the tree or the shape.
+    index p iff t - W < p <= t. `layer` holds the parameters that the shape asks for; keys (rotated)
+    and values are rounded as a quantised cache rounds them. Raises ValueError where a tensor does not
+    fit the tree or the shape.
     """
     check_inputs(tree, prefix_len, shape, q, k_prefix, v_prefix, k_tree, v_tree)
+    check_layer(shape, layer)
     seen = _Seen.of(tree, prefix_len, shape.window)
     at = torch.tensor([prefix_len + depth for depth in tree.depth], device=q.device)
-    query = _grouped(rotated(q, at, shape.rotary)[seen.order], shape)
+    query = _Query(_grouped(rotated(q, at, shape.rotary)[seen.order], shape), at[seen.order])
+    scores = _Scores.of(shape, layer)
 
-    def prefix(low: int, high: int) -> tuple[Tensor, Tensor]:
+    def held(keys: Tensor, values: Tensor, index: Tensor) -> _Held:
+        keys = stored(rotated(keys, index, shape.rotary), layer.k_scale, shape.kv_dtype)
+        values = stored(values.double(), layer.v_scale, shape.kv_dtype)
+        return _Held(_keys(keys), _values(values), index)
+
+    def prefix(low: int, high: int) -> _Held:
         index = torch.arange(low, high, device=q.device)
-        keys = rotated(k_prefix[low:high], index, shape.rotary)
-        return keys, v_prefix[low:high].double()
+        return held(k_prefix[low:high], v_prefix[low:high], index)
 
-    keys, values = prefix(seen.oldest, seen.shared)
-    keys = torch.cat((keys, rotated(k_tree, at, shape.rotary)))
-    values = torch.cat((values, v_tree.double()))
-    partial = _own(query, _keys(keys), _values(values), seen.lists, shape)
+    partial = _own(query, prefix(seen.oldest, seen.shared) + held(k_tree, v_tree, at), seen, scores)
     step = max(1, CHUNK // (shape.num_q_heads * max(len(tree), shape.head_dim, shape.v_head_dim)))
     for low in range(seen.shared, prefix_len, step):
-        keys, values = prefix(low, min(low + step, prefix_len))
-        partial = _joined(partial, _shared(query, _keys(keys), _values(values), shape))
+        partial = _joined(partial, _shared(query, prefix(low, min(low + step, prefix_len)), scores))
     visible = [len(own) + prefix_len - seen.shared for own in seen.lists]
-    return _result(partial, torch.tensor(visible, device=q.device), seen.order, shape)
+    return _result(partial, torch.tensor(visible, device=q.device), seen.order, shape, layer)
 
 
 @dataclass(frozen=True)
@@ -117,37 +124,95 @@ def _values(v: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Partial:
-    """Softmax over a part of the keys; exponentials are taken relative to the largest score."""
+class _Query:
+    """Queries (2, Hkv, N, G, D), and the logical index (N,) that each stands at."""
 
-    largest: Tensor  # (2, Hkv, N, G): score, and scale * sum |q||k|
-    mass: Tensor  # (Hkv, N, G): sum of exp(score - largest score)
+    heads: Tensor
+    at: Tensor
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Keys (2, Hkv, n, D), values (Hkv, n, 2 * Dv), and the logical index (n,) of each."""
+
+    keys: Tensor
+    values: Tensor
+    index: Tensor
+
+    def __add__(self, other: _Held) -> _Held:
+        return _Held(
+            torch.cat((self.keys, other.keys), dim=2),
+            torch.cat((self.values, other.values), dim=1),
+            torch.cat((self.index, other.index)),
+        )
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """How a logit comes from q.k and a distance; `slopes` (Hkv, G) or None."""
+
+    scale: float
+    softcap: float | None
+    slopes: Tensor | None
+
+    @classmethod
+    def of(cls, shape: AttentionShape, layer: LayerParameters) -> _Scores:
+        slopes = layer.alibi_slopes if shape.alibi else None
+        if slopes is not None:
+            slopes = slopes.double().view(shape.num_kv_heads, shape.group_size)
+        return cls(shape.score_scale, shape.softcap, slopes)
+
+    def logits(self, products: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Of products (Hkv, ..., G, n) and distances (..., 1, n): logits and what was taken off."""
+        scores = products * self.scale
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.slopes is None:
+            return scores, torch.zeros_like(scores[..., :1])
+        heads, group = self.slopes.shape
+        bias = self.slopes.view(heads, *[1] * (scores.dim() - 3), group, 1) * distance
+        return scores - bias, bias
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """Softmax over a part of the keys; exponentials are taken relative to the largest logit."""
+
+    largest: Tensor  # (3, Hkv, N, G): logit, scale * sum |q||k|, and bias
+    mass: Tensor  # (Hkv, N, G): sum of exp(logit - largest logit)
     sums: Tensor  # (Hkv, N, G, 2 * Dv): the same times v, times |v|
     plain: Tensor  # (Hkv, N or 1, 2 * Dv): sum of v, of |v|
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> _Partial:
-    """query (2, ..., m, D), keys (2, ..., n, D), values (..., n, 2 * Dv): all m see all n."""
-    scores = query @ keys.mT * scale
-    largest = scores.amax(dim=-1)
-    p = (scores[0] - largest[0][..., None]).exp()
+def _attend(products: Tensor, distance: Tensor, values: Tensor, scores: _Scores) -> _Partial:
+    """products (2, Hkv, N, G, n), distance (N, 1, n), values (Hkv, N, n, 2 * Dv) or of all nodes."""
+    logits, bias = scores.logits(products[0], distance)
+    sizes = products[1] * scores.scale
+    largest = torch.stack(
+        (logits.amax(dim=-1), sizes.amax(dim=-1), bias.amax(dim=-1).expand_as(logits[..., 0]))
+    )
+    p = (logits - largest[0][..., None]).exp()
+    if values.dim() == 3:  # read by all nodes: one product a key-value head
+        sums = (p.flatten(1, 2) @ values).unflatten(1, p.shape[1:3])
+        return _Partial(largest, p.sum(dim=-1), sums, values.sum(dim=-2)[:, None])
     return _Partial(largest, p.sum(dim=-1), p @ values, values.sum(dim=-2))
 
 
-def _own(
-    query: Tensor, keys: Tensor, values: Tensor, lists: list[list[int]], shape: AttentionShape
-) -> _Partial:
+def _own(query: _Query, held: _Held, seen: _Seen, scores: _Scores) -> _Partial:
     """Each node on its own list: one stack for lists of equal length, in pieces of about CHUNK."""
     parts = []
     low = 0
-    for length, equal in groupby(lists, key=len):
+    _, heads, _, group, lanes = query.heads.shape
+    width = heads * group * max(lanes, held.values.shape[-1] // 2)
+    for length, equal in groupby(seen.lists, key=len):
         stack = list(equal)
-        most = max(1, CHUNK // (length * shape.num_q_heads * max(shape.head_dim, shape.v_head_dim)))
+        most = max(1, CHUNK // (length * width))
         for begin in range(0, len(stack), most):
-            index = torch.tensor(stack[begin : begin + most], device=query.device)
+            index = torch.tensor(stack[begin : begin + most], device=query.at.device)
             high = low + len(index)
-            some = query[:, :, low:high], keys[:, :, index], values[:, index]
-            parts.append(_attend(*some, shape.score_scale))
+            products = query.heads[:, :, low:high] @ held.keys[:, :, index].mT
+            distance = query.at[low:high, None] - held.index[index]
+            parts.append(_attend(products, distance[:, None], held.values[:, index], scores))
             low = high
     return _Partial(
         torch.cat([part.largest for part in parts], dim=2),
@@ -157,16 +222,12 @@ def _own(
     )
 
 
-def _shared(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> _Partial:
+def _shared(query: _Query, held: _Held, scores: _Scores) -> _Partial:
     """All nodes on one slice of the prefix."""
-    heads, nodes, group = query.shape[1:4]
-    flat = _attend(query.flatten(2, 3), keys, values, shape.score_scale)
-    return _Partial(
-        flat.largest.view(2, heads, nodes, group),
-        flat.mass.view(heads, nodes, group),
-        flat.sums.view(heads, nodes, group, -1),
-        flat.plain[:, None],
-    )
+    flat = query.heads.flatten(2, 3) @ held.keys.mT
+    distance = query.at[:, None] - held.index
+    products = flat.view(*query.heads.shape[:4], -1)
+    return _attend(products, distance[:, None], held.values, scores)
 
 
 def _joined(a: _Partial, b: _Partial) -> _Partial:
@@ -182,7 +243,11 @@ def _joined(a: _Partial, b: _Partial) -> _Partial:
 
 
 def _result(
-    partial: _Partial, visible: Tensor, order: list[int], shape: AttentionShape
+    partial: _Partial,
+    visible: Tensor,
+    order: list[int],
+    shape: AttentionShape,
+    layer: LayerParameters,
 ) -> PathResult:
     """Normalise, go back to node order, and from (Hkv, N, G, ...) to (N, Hq, ...)."""
     back = torch.tensor(order, device=visible.device).argsort()
@@ -190,15 +255,25 @@ def _result(
     def by_node(x: Tensor) -> Tensor:
         return x.transpose(0, 1).flatten(1, 2)[back]
 
-    score_max, score_abs = partial.largest
-    out, weight = (partial.sums / partial.mass[..., None]).chunk(2, dim=-1)
+    highest, score_abs, bias = partial.largest
+    top, mass, sums = highest, partial.mass, partial.sums
+    lse = highest + mass.log()
+    if shape.sinks and layer.sinks is not None:
+        sink = layer.sinks.double().view(shape.num_kv_heads, 1, shape.group_size).expand_as(highest)
+        top = torch.maximum(highest, sink)
+        smaller = (highest - top).exp()
+        mass, sums = mass * smaller + (sink - top).exp(), sums * smaller[..., None]
+        bias = torch.maximum(bias, sink.abs())
+    out, weight = (sums / mass[..., None]).chunk(2, dim=-1)
     abs_v = partial.plain[..., shape.v_head_dim :]
     return PathResult(
         out=by_node(out),
-        lse=by_node(score_max + partial.mass.log()),
+        lse=by_node(lse),
+        lse_sink=by_node(top + mass.log()),
         weight=by_node(weight),
         abs_v=by_node(abs_v[:, :, None].expand(-1, -1, shape.group_size, -1)),
         score_abs=by_node(score_abs),
-        score_max=by_node(score_max),
+        score_max=by_node(top),
+        bias_abs=by_node(bias),
         visible=visible[back],
     )

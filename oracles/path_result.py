@@ -8,21 +8,28 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.case import AttentionShape
+from treeproof.contract.inputs import LayerParameters
 from treeproof.contract.tree import CandidateTree
+
+PLAIN_LAYER = LayerParameters()
+"""That of a layer without sinks, ALiBi and quantised cache."""
 
 
 @dataclass(frozen=True)
 class PathResult:
     """Attention of every node of one request, in node order.
 
-    N nodes, Hq query heads, Dv the head dim of values; p are the softmax weights of the visible
-    keys. float64 unless said otherwise.
+    N nodes, Hq query heads, Dv the head dim of values. A logit is what `AttentionShape` says it is;
+    p are the softmax weights of the visible keys, a sink having taken its part. Numbers of K and V
+    are those that the cache gives back. float64 unless said otherwise.
     """
 
     out: Tensor
     """(N, Hq, Dv): sum of p * v."""
     lse: Tensor
-    """(N, Hq): natural log of the sum of exp(score)."""
+    """(N, Hq): natural log of the sum of exp(logit) over the visible keys."""
+    lse_sink: Tensor
+    """(N, Hq): the same with exp(sink) in the sum; equal to `lse` where there is no sink."""
     weight: Tensor
     """(N, Hq, Dv): sum of p * |v|, what rounding errors of p and v are multiplied by."""
     abs_v: Tensor
@@ -30,7 +37,9 @@ class PathResult:
     score_abs: Tensor
     """(N, Hq): largest over the visible keys of scale * sum of |q| * |k|."""
     score_max: Tensor
-    """(N, Hq): largest score, scale included."""
+    """(N, Hq): largest logit of a visible key or of the sink."""
+    bias_abs: Tensor
+    """(N, Hq): largest magnitude of what is added to a score, or is a logit by itself: a sink."""
     visible: Tensor
     """(N,) int64: number of visible keys, the node's own included."""
 
@@ -60,3 +69,19 @@ def check_inputs(
             raise ValueError(f"{name} has shape {tuple(given.shape)}: accepted is {size}")
         if given.dtype != dtype:
             raise ValueError(f"{name} is {given.dtype}: accepted is {dtype}, the dtype of the case")
+
+
+def check_layer(shape: AttentionShape, layer: LayerParameters) -> None:
+    """Raise ValueError naming the first parameter that the shape needs and the layer does not have."""
+    needed: dict[str, tuple[int, ...]] = {}
+    if shape.sinks:
+        needed["sinks"] = (shape.num_q_heads,)
+    if shape.alibi:
+        needed["alibi_slopes"] = (shape.num_q_heads,)
+    if shape.kv_dtype:
+        needed["k_scale"] = needed["v_scale"] = (shape.num_kv_heads,)
+    for name, size in needed.items():
+        given = getattr(layer, name)
+        if given is None or tuple(given.shape) != size:
+            found = None if given is None else f"of shape {tuple(given.shape)}"
+            raise ValueError(f"{name} is {found}: accepted is a tensor of shape {size}")

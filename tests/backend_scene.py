@@ -1,6 +1,6 @@
 """Cases by hand for the backend tests, with data by logical token and a dense reference."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -39,8 +39,16 @@ class Situation:
     shared: int = 0
     evicted: bool = False
     scale: float | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    alibi: bool = False
+    kv_dtype: str | None = None
 
 
+EVERYTHING = Situation(
+    window=6, prefixes=(30, 12, 7), page=4, heads=(6, 2), scale=0.6,
+    softcap=4.0, sinks=True, alibi=True, kv_dtype="float8_e4m3fn",
+)  # fmt: skip
 SITUATIONS = {
     "ragged-batch": Situation(),
     "full-mask": Situation(mode=MaskMode.FULL_MASK, page=2),
@@ -71,6 +79,18 @@ SITUATIONS = {
     "evicted-pages-holding-minus-one": Situation(
         trees=(DEEP, CHAIN), prefixes=(31, 18), pads=(0, 0), window=4, evicted=True, table_pad=-1
     ),
+    "softcap": Situation(softcap=2.0, scale=0.7, pads=(2, 0, 0)),
+    "sinks": Situation(sinks=True, heads=(6, 2), page=2, mode=MaskMode.FULL_MASK),
+    "sinks-window-bfloat16": Situation(sinks=True, window=4, prefixes=(30, 0, 4), dtype="bfloat16"),
+    "alibi": Situation(alibi=True, heads=(6, 3), page=4),
+    "alibi-window": Situation(alibi=True, window=5, prefixes=(30, 12, 3), pads=(1, 0, 2), page=4),
+    "alibi-window-inside-the-tree": Situation(alibi=True, window=2, prefixes=(9, 0, 4)),
+    "alibi-deep": Situation(trees=(DEEP,), prefixes=(40,), pads=(2,), alibi=True, softcap=3.0),
+    "float8-cache": Situation(kv_dtype="float8_e4m3fn", dtype="bfloat16", heads=(6, 3), page=2),
+    "int8-cache": Situation(kv_dtype="int8", dims=(32, 8), pads=(2, 0, 0)),
+    "int8-cache-float16": Situation(kv_dtype="int8", dtype="float16", pad_slot=-1, pads=(0, 3, 0)),
+    "everything": EVERYTHING,
+    "everything-in-int8": replace(EVERYTHING, kv_dtype="int8", window=None, dtype="bfloat16"),
 }
 
 
@@ -84,6 +104,7 @@ def case_of(s):
     shape = AttentionShape(
         num_q_heads=s.heads[0], num_kv_heads=s.heads[1], head_dim=s.dims[0], v_head_dim=s.dims[1],
         dtype=s.dtype, scale=s.scale, visibility=Full() if s.window is None else Window(width=s.window),
+        softcap=s.softcap, sinks=s.sinks, alibi=s.alibi, kv_dtype=s.kv_dtype,
     )  # fmt: skip
     layout = KVLayout(
         page_size=s.page, num_slots=256 if min(s.dims) == 8 else 512, order=s.order, pad_slot=s.pad_slot,
@@ -106,6 +127,10 @@ class Scene:
             return torch.randn(*size, generator=draw).to(dtype)
 
         kv, d, dv = shape.num_kv_heads, shape.head_dim, shape.v_head_dim
+        self.k_scale = 0.02 + 0.03 * torch.rand(kv, generator=torch.Generator().manual_seed(12))
+        self.v_scale = self.k_scale.flip(0) * 0.7
+        self.sinks = torch.arange(shape.num_q_heads) * 1.25 - 1
+        self.slopes = 0.7 / (1 + torch.arange(shape.num_q_heads))
         self.q, self.k, self.v = [], [], []  # by request: prefix and then nodes, in logical order
         self.k_cache = torch.full((self.case.layout.num_slots, kv, d), nobody, dtype=dtype)
         self.v_cache = torch.full((self.case.layout.num_slots, kv, dv), nobody, dtype=dtype)
@@ -124,6 +149,35 @@ class Scene:
             for part, tensor in zip(rows, (self.q[b], self.k[b][p:], self.v[b][p:]), strict=True):
                 part += [tensor[nodes], tensor.new_ones(request.pad_rows, *tensor.shape[1:])]
         self.rows_q, self.rows_k, self.rows_v = (torch.cat(part) for part in rows)
+        if shape.kv_dtype is not None:
+            nan = 0.0 if shape.kv_dtype == "int8" else nobody  # int8 has no NaN
+            self.k_cache = self._codes(self.k_cache.nan_to_num(nan), self.k_scale)
+            self.v_cache = self._codes(self.v_cache.nan_to_num(nan), self.v_scale)
+
+    def _codes(self, t, scale):
+        """torch's own conversion: round half to even, and the largest code beyond the largest code."""
+        wide = t.double() / scale.double()[:, None]
+        if self.case.shape.kv_dtype == "int8":
+            return wide.round().clamp(-127, 127).to(torch.int8)
+        return wide.clamp(-448, 448).to(torch.float8_e4m3fn)
+
+    def _held(self, t, scale):
+        """What the cache gives back for `t` (n, Hkv, lanes), in float64."""
+        if self.case.shape.kv_dtype is None:
+            return t.double()
+        return self._codes(t, scale).double() * scale.double()[:, None]
+
+    def built(self, backend):
+        """What the backend builds, with the parameters of the layer."""
+        shape = self.case.shape
+        quantised = shape.kv_dtype is not None
+        return replace(
+            backend.build(self.candidates()),
+            sinks=self.sinks if shape.sinks else None,
+            alibi_slopes=self.slopes if shape.alibi else None,
+            k_scale=self.k_scale if quantised else None,
+            v_scale=self.v_scale if quantised else None,
+        )
 
     def candidates(self):
         return candidates(self.case, self.ledger)
@@ -139,7 +193,7 @@ class Scene:
             for node in range(request.num_nodes):
                 yield b, node, self.case.qo_indptr[b] + request.row_of_node[node]
 
-    def dense(self, b, node):
+    def dense(self, b, node, lse_includes_sink=False):
         """(out (Hq, Dv), lse (Hq,)) in float64: softmax over the node's own list of keys."""
         request, shape = self.case.requests[b], self.case.shape
         path = [node]
@@ -148,20 +202,32 @@ class Scene:
         keys = [*range(request.prefix_len), *(request.prefix_len + v for v in path)]
         if shape.window is not None:
             keys = keys[-shape.window :]
+        held_k, held_v = (
+            self._held(part, scale)
+            for part, scale in ((self.k[b][keys], self.k_scale), (self.v[b][keys], self.v_scale))
+        )
         outs, lses = [], []
         for head in range(shape.num_q_heads):
             kv_head = head // (shape.num_q_heads // shape.num_kv_heads)
-            k = self.k[b][keys, kv_head].double()
+            k = held_k[:, kv_head]
             score = k @ self.q[b][node, head].double() * shape.score_scale
-            outs.append(torch.softmax(score, 0) @ self.v[b][keys, kv_head].double())
-            lses.append(torch.logsumexp(score, 0))
+            if shape.softcap is not None:
+                e = (2 * score / shape.softcap).exp()
+                score = shape.softcap * (e - 1) / (e + 1)
+            if shape.alibi:
+                steps_back = torch.tensor([float(len(keys) - 1 - i) for i in range(len(keys))])
+                score = score - self.slopes[head].double() * steps_back
+            mass = score.exp().sum()
+            whole = mass + self.sinks[head].double().exp() if shape.sinks else mass
+            outs.append((score.exp() / whole) @ held_v[:, kv_head])
+            lses.append((whole if lse_includes_sink else mass).log())
         return torch.stack(outs), torch.stack(lses)
 
-    def wrong_rows(self, attended):
+    def wrong_rows(self, attended, lse_includes_sink=False):
         """Real rows whose output or lse is off."""
         wrong, tolerance = set(), TOLERANCE[self.case.shape.dtype]
         for b, node, row in self.real_rows():
-            out, lse = self.dense(b, node)
+            out, lse = self.dense(b, node, lse_includes_sink)
             close = torch.allclose(attended.out[row].double(), out, rtol=tolerance, atol=tolerance)
             if not (close and torch.allclose(attended.lse[row].double(), lse, atol=1e-5)):
                 wrong.add(row)

@@ -46,21 +46,46 @@ def test_every_backend_takes_full_attention_and_four_take_windows_at_least():
 @pytest.mark.parametrize(("name", "situation"), PAIRS)
 def test_every_row_is_attention_over_its_own_path(name, situation):
     scene, backend = Scene(situation), load(name).make()
-    attended = scene.attend(backend, backend.build(scene.candidates()))
+    attended = scene.attend(backend, scene.built(backend))
     assert attended.out.dtype == getattr(torch, situation.dtype)
     assert attended.out.shape == (scene.case.num_rows, situation.heads[0], situation.dims[1])
     assert attended.lse.dtype == torch.float32
-    assert scene.wrong_rows(attended) == set()
+    with_sink = load(name).capabilities.lse_includes_sink
+    assert scene.wrong_rows(attended, with_sink) == set()
+
+
+PARTS = {
+    "softcap": {"softcap": None},
+    "sinks": {"sinks": False},
+    "alibi": {"alibi": False},
+    "scale": {"scale": None},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_leaving_one_thing_out_of_a_logit_shows_in_every_row(name, part):
+    """The comparison above is no comparison of things too small to see."""
+    scene, backend = Scene(SITUATIONS["everything"]), load(name).make()
+    without = Scene(replace(SITUATIONS["everything"], **PARTS[part]))
+    # As a backend that does not know the part would compute it.
+    attended = scene.attend(backend, without.built(backend))
+    wrong = scene.wrong_rows(attended, load(name).capabilities.lse_includes_sink)
+    rows = {row for _, node, row in scene.real_rows() if part != "softcap" or node}
+    assert rows <= wrong | {0} if part in ("alibi", "softcap") else rows <= wrong
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize(
     "label",
-    ["full-mask", "bit-packed", "padded-rows-without-a-slot", "evicted-pages", "root-alone"],
-)
+    [
+        "full-mask", "bit-packed", "padded-rows-without-a-slot", "evicted-pages", "root-alone",
+        "everything",
+    ],
+)  # fmt: skip
 def test_fields_that_are_not_consumed_do_not_matter(name, label):
     scene, backend, info = Scene(SITUATIONS[label]), load(name).make(), load(name)
-    x = backend.build(scene.candidates())
+    x = scene.built(backend)
     garbage = {}
     for field in TENSOR_FIELDS:
         tensor = getattr(x, field)
@@ -78,14 +103,14 @@ def test_fields_that_are_not_consumed_do_not_matter(name, label):
     caches = [scene.k_cache.clone() for _ in range(4)]
     c, other_c = backend.commit(x, a, *caches[:2]), backend.commit(spoiled, a, *caches[2:])
     assert torch.equal(c.seq_lens, other_c.seq_lens)
-    assert torch.equal(caches[0], caches[2])
+    assert torch.equal(caches[0].view(torch.uint8), caches[2].view(torch.uint8))
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_each_consumed_field_is_needed(name):
     """Spoiling any field of `consumes` breaks a stage or changes what it gives: none is idle."""
-    scene, backend = Scene(SITUATIONS["window-inside-the-prefix"]), load(name).make()
-    x = backend.build(scene.candidates())
+    scene, backend = Scene(SITUATIONS["everything"]), load(name).make()
+    x = scene.built(backend)
 
     def everything(given):
         k_cache, v_cache = scene.k_cache.clone(), scene.v_cache.clone()
@@ -94,7 +119,8 @@ def test_each_consumed_field_is_needed(name):
             given, torch.tensor([2, 0, 0, 0, 0, 4, 0, 101, 102, 0, 0, 0, 0, 204, 0, 0, 0, 0])
         )
         c = backend.commit(given, a, k_cache, v_cache)
-        return [attended.out, attended.lse, k_cache, v_cache, a.accept_index, a.tokens, c.seq_lens]
+        caches = [k_cache.view(torch.uint8), v_cache.view(torch.uint8)]
+        return [attended.out, attended.lse, *caches, a.accept_index, a.tokens, c.seq_lens]
 
     clean = everything(x)
     for field in load(name).consumes:

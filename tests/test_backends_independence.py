@@ -81,8 +81,9 @@ def test_only_direct_mask_holds_a_rows_by_keys_tensor(name, window):
 @pytest.mark.parametrize("name", BACKENDS)
 def test_what_a_backend_declares_of_itself_is_what_it_does(name):
     info = load(name)
-    assert info.stages == {"build", "attend", "accept", "commit"}
-    assert info.numerics.p == "float32"
+    merges = {"merge"} if name == "cascade" else set()
+    assert info.stages == {"build", "attend", "accept", "commit"} | merges
+    assert (info.numerics.p, info.numerics.mul, info.numerics.v) == ("float32",) * 3
     assert info.numerics.merges == (1 if name == "cascade" else 0)
     assert "positions" not in info.consumes
     assert "retrieve_parent_token" not in info.consumes

@@ -91,6 +91,7 @@ LIMITS: list[tuple[dict[str, object], VerifyCase, VerifyCase, str]] = [
     ({"full": False}, case(visibility=WINDOW), case(), "no sliding window"),
     ({"gqa": False}, case(), case(num_kv_heads=2), "grouped query heads"),
     ({"rotary": False}, case(), case(rotary=10000.0), "rotary embedding"),
+    ({"custom_scale": False}, case(scale=64**-0.5), case(scale=0.5), "a score scale of 0.5"),
     ({"dtypes": {"float32"}}, case(), case(dtype="float16"), "dtype float16"),
     ({"head_dims": {32, 64}}, case(), case(head_dim=128), "head dims 128 and 32"),
     ({"head_dims": {64}}, case(v_head_dim=64), case(), "head dims 64 and 32"),
@@ -123,9 +124,41 @@ def test_each_limit_refuses_what_it_says_and_nothing_else_does(
     assert Capabilities().refusal(outside, "cpu") is None
 
 
+ABILITIES: list[tuple[dict[str, object], VerifyCase, str]] = [
+    ({"softcap": True}, case(softcap=30.0), "a softcap"),
+    ({"sinks": True}, case(sinks=True), "sinks"),
+    ({"alibi": True}, case(alibi=True), "ALiBi"),
+    ({"kv_dtypes": {None, "int8"}}, case(kv_dtype="int8"), "a cache in int8"),
+    (
+        {"kv_dtypes": {"float8_e4m3fn"}},
+        case(kv_dtype="float8_e4m3fn"),
+        "a cache in float8_e4m3fn",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("ability", "needing", "reason"), ABILITIES, ids=[reason for *_, reason in ABILITIES]
+)
+def test_nobody_is_sent_what_he_did_not_say_he_takes(
+    ability: dict[str, object], needing: VerifyCase, reason: str
+) -> None:
+    assert Capabilities().refusal(needing, "cpu") == reason
+    assert Capabilities(**ability).refusal(needing, "cpu") is None  # type: ignore[arg-type]
+
+
+def test_a_backend_of_quantised_caches_alone_is_sent_no_other() -> None:
+    only = Capabilities(kv_dtypes={"int8"})
+    assert only.refusal(case(), "cpu") == "a cache in the dtype of the case"
+    assert only.refusal(case(kv_dtype="float8_e4m3fn"), "cpu") == "a cache in float8_e4m3fn"
+
+
 def test_every_limit_is_in_the_table() -> None:
     no_limits = {"nan_safe", "stores_kv", "deterministic", "devices"}
-    assert {name for limit, *_ in LIMITS for name in limit} | no_limits == {
+    no_limits |= {"tree_kv", "lse_base", "lse_includes_sink", "empty_rows"}
+    limits = {name for limit, *_ in LIMITS for name in limit}
+    abilities = {name for ability, *_ in ABILITIES for name in ability}
+    assert limits | abilities | no_limits == {
         info.name for info in msgspec.structs.fields(Capabilities)
     }
 
@@ -172,6 +205,13 @@ def test_what_a_backend_promises_refuses_nothing() -> None:
         ),
         ({"devices": {"tpu"}}, "devices is {'tpu'}: accepted are sets of cpu, cuda"),
         ({"head_dims": {0}}, "head_dims[0]: Expected `int` >= 1"),
+        (
+            {"kv_dtypes": {"fp8"}},
+            "kv_dtypes is {'fp8'}: accepted are sets of None, float8_e4m3fn, int8",
+        ),
+        ({"tree_kv": "k"}, "tree_kv is 'k': accepted are cache, operand"),
+        ({"lse_base": "10"}, "lse_base is '10': accepted are e, 2"),
+        ({"empty_rows": "inf"}, "empty_rows is 'inf': accepted are zero, nan, undefined"),
         ({"page_sizes": 16}, "page_sizes: Expected `array | null`, got `int`"),
         (
             {"mask_modes": {"FULL"}},
@@ -189,7 +229,10 @@ def test_a_limit_that_no_case_can_meet_is_refused(fields: dict[str, object], mes
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"p": "bf16"}, "p is 'bf16': accepted are input, float32, bfloat16, float16"),
+        ({"p": "bf16"}, "p is 'bf16': accepted are input, tf32, float32, bfloat16, float16"),
+        ({"mul": "tf"}, "mul is 'tf': accepted are input, tf32, float32, bfloat16, float16"),
+        ({"v": 8}, "v is 8: accepted are input, tf32, float32, bfloat16, float16"),
+        ({"tanh": "fast"}, "tanh is 'fast': accepted are exact, approx"),
         ({"acc": "float64"}, "acc is 'float64': accepted are input, float32, bfloat16, float16"),
         ({"partial": None}, "partial is None: accepted are input, float32, bfloat16, float16"),
         ({"merges": -1}, "merges: Expected `int` >= 0"),

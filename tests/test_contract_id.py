@@ -84,6 +84,7 @@ def test_defaults_written_out_in_a_file_do_not_matter() -> None:
     document["mask"] = {"mode": 0, "slack": 0, "fill_prefix": True}
     document["layout"] |= {"pad_slot": 0, "page_table_pad": 0, "shared_prefix": 0, "evicted": False}
     document["shape"] |= {"dtype": "float32", "scale": None}
+    document["shape"] |= {"softcap": None, "sinks": False, "alibi": False, "kv_dtype": None}
     document["requests"][0] |= {"prefix_tokens": [], "pad_rows": 0}
     assert decode_case(json.dumps(document).encode()).id == CASE.id
 
@@ -121,6 +122,10 @@ OTHER: dict[type[msgspec.Struct], dict[str, object]] = {
         "scale": math.nextafter(0.25, 1),
         "rotary": None,
         "visibility": Full(),
+        "softcap": 30.0,
+        "sinks": True,
+        "alibi": True,
+        "kv_dtype": "int8",
     },
     Window: {"width": 4},
     KVLayout: {
@@ -179,5 +184,5 @@ def test_no_two_of_these_cases_share_an_id() -> None:
         for field, other in OTHER[type(part)].items()
     ]
     # Two cases are met twice: a smaller cache, and a deeper tree, as parts and as parts of parts.
-    assert len(ids) == 32
-    assert len(set(ids)) == 30
+    assert len(ids) == 36
+    assert len(set(ids)) == 34

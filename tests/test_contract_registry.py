@@ -24,7 +24,7 @@ from treeproof.contract.registry import (
     registered,
 )
 
-STAGES = "select, build, attend, accept, commit"
+STAGES = "select, build, attend, merge, accept, commit"
 
 
 @pytest.fixture(autouse=True)
@@ -126,8 +126,8 @@ NO_NAME = "accepted are names that match [a-z0-9][a-z0-9._-]{0,63}"
         (
             attend,
             "mine",
-            {"stages": {"merge", "attend"}},
-            f"backend mine: unknown stages merge; accepted are {STAGES}",
+            {"stages": {"blend", "attend"}},
+            f"backend mine: unknown stages blend; accepted are {STAGES}",
         ),
         (
             attend,

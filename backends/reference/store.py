@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from treeproof.backends.reference.used import note
@@ -11,11 +12,24 @@ from treeproof.contract.inputs import VerifyInput
 def store_kv(x: VerifyInput, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
     """Write row i of `k` (T, Hkv, D) and `v` (T, Hkv, Dv) to slot `x.out_cache_loc[i]`, in place.
 
-    `k_cache` (num_slots, Hkv, D) and `v_cache` (num_slots, Hkv, Dv) have the dtypes of `k` and `v`.
-    Rows whose slot is -1 (padding) are not written.
+    `k_cache` (num_slots, Hkv, D) and `v_cache` (num_slots, Hkv, Dv) have the dtypes of `k` and `v`,
+    or hold float8_e4m3fn or int8 codes of them by `x.k_scale` and `x.v_scale`. Rows whose slot is -1
+    (padding) are not written. Raises ValueError where the cache is quantised and a scale is None.
     """
     note("store")
     home = x.out_cache_loc >= 0
     slots = x.out_cache_loc[home]
-    k_cache[slots] = k[home]
-    v_cache[slots] = v[home]
+    k_cache[slots] = _coded("k_scale", k[home], x.k_scale, k_cache.dtype)
+    v_cache[slots] = _coded("v_scale", v[home], x.v_scale, v_cache.dtype)
+
+
+def _coded(name: str, rows: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The nearest codes, `rows` (n, Hkv, lanes) being about `codes * scale`; beyond the last: the last."""
+    if dtype == rows.dtype:
+        return rows
+    if scale is None:
+        raise ValueError(f"a cache of {dtype} needs {name}, which is None")
+    codes = rows.float() / scale[:, None]
+    if dtype == torch.int8:
+        return codes.round().clamp(-127, 127).to(dtype)
+    return codes.clamp(-448, 448).to(dtype)  # this conversion rounds to the nearest itself

@@ -12,7 +12,7 @@ from typing import Any
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import TENSOR_FIELDS
 
-STAGES = ("select", "build", "attend", "accept", "commit")
+STAGES = ("select", "build", "attend", "merge", "accept", "commit")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

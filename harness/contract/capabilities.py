@@ -14,6 +14,9 @@ from treeproof.contract.typed import Typed
 RowOrder = Literal["any", "parent-first", "breadth-first"]
 Device = Literal["cpu", "cuda"]
 MaskName = Literal["FULL_MASK", "QLEN_ONLY", "QLEN_ONLY_BITPACKING"]
+CacheDtype = Literal[None, "float8_e4m3fn", "int8"]
+"""None: the dtype of the case."""
+Factor = Literal["input", "tf32"] | Dtype
 Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -26,6 +29,14 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     `head_dims` holds for keys and values alike. `nan_safe`: NaN in keys and values that a row must
     not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
     `deterministic`: the same launch twice gives the same bits.
+
+    Softcap, sinks, ALiBi and quantised caches (`kv_dtypes`, None being the case's own dtype) are
+    sent only to those who say that they take them. `custom_scale`: score scales other than
+    `head_dim ** -0.5`. `tree_kv`: where `attend` reads the verify rows' own K and V, in the cache
+    that it wrote or from its operands `k` and `v` (under a quantised cache those are dequantised
+    values, rounded to the case's dtype). `lse_base`, `lse_includes_sink`: what the returned
+    log-sum-exp means. `empty_rows`: what becomes of a softmax over no key: output 0 and log-sum-exp
+    -inf, NaN, or anything.
 
     Raises ValueError naming the field where no case can have such a value: a typing error would
     otherwise leave nothing to check.
@@ -51,6 +62,15 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     nan_safe: bool = False
     stores_kv: bool = True
     deterministic: bool = True
+    softcap: bool = False
+    sinks: bool = False
+    alibi: bool = False
+    custom_scale: bool = True
+    kv_dtypes: Set[CacheDtype] = frozenset({None})
+    tree_kv: Literal["cache", "operand"] = "cache"
+    lse_base: Literal["e", "2"] = "e"
+    lse_includes_sink: bool = False
+    empty_rows: Literal["zero", "nan", "undefined"] = "zero"
 
     def refusal(self, case: VerifyCase, device: str) -> str | None:
         """Why this case is outside the capabilities, or None where it is inside."""
@@ -71,6 +91,17 @@ class Capabilities(Typed, frozen=True, kw_only=True):
             (not self.full and shape.window is None, "no sliding window"),
             (not self.gqa and shape.group_size > 1, "grouped query heads"),
             (not self.rotary and shape.rotary is not None, "rotary embedding"),
+            (not self.softcap and shape.softcap is not None, "a softcap"),
+            (not self.sinks and shape.sinks, "sinks"),
+            (not self.alibi and shape.alibi, "ALiBi"),
+            (
+                not self.custom_scale and shape.score_scale != shape.head_dim**-0.5,
+                f"a score scale of {shape.score_scale:g}",
+            ),
+            (
+                shape.kv_dtype not in self.kv_dtypes,
+                f"a cache in {shape.kv_dtype or 'the dtype of the case'}",
+            ),
             (
                 self.head_dims is not None
                 and not {shape.head_dim, shape.v_head_dim} <= self.head_dims,
@@ -109,12 +140,18 @@ class Capabilities(Typed, frozen=True, kw_only=True):
 class Numerics(Typed, frozen=True, kw_only=True):
     """How a kernel rounds; the error bound is built from it.
 
-    `p`: dtype of the attention weights in the second product; `acc`: dtype of the accumulators;
-    `partial`: dtype in which partial results are kept before `merges` merges. "input" means the
-    dtype of the case. Raises ValueError naming the field and what is accepted.
+    `mul`: what the factors of the first product, q and K, are rounded to; `p` and `v`: the same of
+    the second product, weights and values (dequantised ones under a quantised cache). `acc`: dtype of
+    the accumulators; `partial`: dtype in which partial results are kept before `merges` merges.
+    "input" means the dtype of the case, "tf32" ten bits after the point, cut off. `tanh`: how a
+    softcap is taken, "approx" being the hardware's instruction. Raises ValueError naming the field
+    and what is accepted.
     """
 
-    p: Literal["input"] | Dtype = "input"
+    mul: Factor = "input"
+    p: Factor = "input"
+    v: Factor = "input"
+    tanh: Literal["exact", "approx"] = "exact"
     acc: Literal["input"] | Dtype = "float32"
     partial: Literal["input"] | Dtype = "float32"
     merges: Annotated[int, Meta(ge=0, le=64)] = 0

@@ -120,7 +120,32 @@ class VerifyInput:
     """(B, pages): page ids in logical order; or (T, keys): slots, a line a row (page size 1)."""
     cache_seqlens: Tensor | None = None
     """(B,) or (T,): keys that the table of the same height covers."""
+    sinks: Tensor | None = None
+    alibi_slopes: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    """As in `LayerParameters`. The harness lays them in after `build`, which need not know them."""
 
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """What a layer holds beside its activations, all float32; None where the shape has no such thing.
+
+    The fields of `VerifyInput` with the same names.
+    """
+
+    sinks: Tensor | None = None
+    """(Hq,) a logit that joins the softmax's denominator only."""
+    alibi_slopes: Tensor | None = None
+    """(Hq,) the bias of a key is -slope times its distance in logical indices."""
+    k_scale: Tensor | None = None
+    """(Hkv,) what the codes of a quantised K cache are multiplied by."""
+    v_scale: Tensor | None = None
+    """(Hkv,) the same of the V cache."""
+
+
+LAYER_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(LayerParameters))
+"""Fields of `VerifyInput` that no builder makes."""
 
 TENSOR_FIELDS: tuple[str, ...] = tuple(
     f.name
@@ -134,7 +159,8 @@ TENSOR_FIELDS: tuple[str, ...] = tuple(
 class Attended:
     """What `attend` returns.
 
-    `out` (T, Hq, Dv) in the case's dtype; `lse` (T, Hq) float32, natural log, or None.
+    `out` (T, Hq, Dv) in the case's dtype; `lse` (T, Hq) float32 or None, in the base and with or
+    without the sink as `Capabilities` say (natural log of the keys alone unless they say otherwise).
     `declared` maps names of `VerifyInput` fields to the tensors actually launched.
     """
 
