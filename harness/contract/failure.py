@@ -26,6 +26,7 @@ PROBES: tuple[str, ...] = (
     "clock",
     "walk",
     "commit",
+    "malformed",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-import torch
-
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, PROBES, Cell, Evidence, Identity, Status
 from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.declared import judge_declared
+from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.launches import judge_launches
+from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
@@ -42,19 +42,13 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
             return _no_verdict(case, backend, options, "unavailable", str(error))
         trial.broke(raised("attend", error))
     except RuntimeError as error:
-        if not _is_device_fault(error):
+        if not is_device_fault(error):
             raise
         # A kernel's fault comes to light at the next look at the device, which may be ours.
         trial.broke(raised(trial.stage, error))
     _close(trial)
     _fill_gaps(trial)
     return trial.result()
-
-
-def _is_device_fault(error: RuntimeError) -> bool:
-    """Whether the device, and not a host, found the fault: an illegal address, a failed assertion."""
-    kind = getattr(torch, "AcceleratorError", None)  # torch 2.8 and later
-    return (kind is not None and isinstance(error, kind)) or "CUDA error" in str(error)
 
 
 def _no_verdict(
@@ -82,6 +76,7 @@ def _run(trial: Trial) -> None:
         judge_declared(trial, built.x)
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
+        judge_malformed_builds(trial)
 
 
 def _close(trial: Trial) -> None:

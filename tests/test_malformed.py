@@ -1,0 +1,118 @@
+"""Builds that are handed a selection which is no tree: what they may do, and what they may not."""
+
+from dataclasses import replace
+
+import pytest
+
+from treeproof.contract.capabilities import Capabilities
+from treeproof.contract.failure import PROBES
+from treeproof.contract.registry import load
+from treeproof.engine.check import CheckOptions, check_case
+from treeproof.faults.catalog import named
+from treeproof.faults.plant import wrapped
+from treeproof.faults.smallest import case, request
+
+BACKENDS = ("direct-mask", "cascade", "page-table", "swa-window", "topology", "reference")
+DUE = case(request((-1, 0, 0), prefix=1), seed=8)
+WINDOWED = case(request((-1, 0, 0), prefix=1), seed=8, window=2, page_size=4)
+
+
+def seen(backend, checked_case=DUE, probes=frozenset({"malformed"})):
+    failures = check_case(checked_case, backend, CheckOptions(probes=probes)).failures
+    assert all(f.probe == "malformed" for f in failures)
+    return {(f.identity, f.kind) for f in failures}
+
+
+def malformed(c):
+    """Whether this is what is handed to a build beside the case's own candidates."""
+    return c.topk == 2 and c.parent_list.shape[1] == 3 and c.selected_index[0].tolist() != [1, 4]
+
+
+def spoiling(change):
+    """A build that refuses nothing and, where the selection is malformed, returns `change` of it."""
+
+    def around(right, c):
+        if not malformed(c):
+            return right(c)
+        whole = c.selected_index.clone()
+        parents = c.parent_list.clone()
+        whole[0], parents[0] = whole[1], parents[1]
+        return change(right(replace(c, selected_index=whole, parent_list=parents)))
+
+    return wrapped(load("swa-window"), "build", around)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("checked_case", [DUE, WINDOWED], ids=["full", "windowed"])
+def test_right_builds_refuse_or_keep_it_to_the_request(name, checked_case):
+    assert seen(load(name), checked_case) == set()
+
+
+def test_a_build_that_repairs_the_selection_is_right():
+    assert seen(spoiling(lambda x: x)) == set()
+
+
+def test_a_link_out_of_the_request_is_a_failure():
+    def link_away(x):
+        x.retrieve_parent_token[0, 2] = 3
+        return x
+
+    assert seen(spoiling(link_away)) == {("traversal", "links-to-other-request")}
+
+
+def test_a_link_that_changes_beside_the_malformed_request_is_a_failure():
+    def link_beside(x):
+        x.retrieve_next_token[1, 0] = 2
+        return x
+
+    assert seen(spoiling(link_beside)) == {("traversal", "links-to-other-request")}
+
+
+@pytest.mark.parametrize("field", ["draft_token", "positions", "out_cache_loc", "kv_indices"])
+def test_whatever_changes_beside_the_malformed_request_is_a_failure(field):
+    def change(x):
+        getattr(x, field)[-1] += 1
+        return x
+
+    assert seen(spoiling(change)) == {("candidate", "reaches-other-request")}
+
+
+@pytest.mark.parametrize("field", ["out_cache_loc", "kv_indices"])
+def test_a_slot_of_the_other_request_is_a_failure(field):
+    def take(x):
+        getattr(x, field)[0] = x.out_cache_loc[-1]
+        return x
+
+    assert seen(spoiling(take)) == {("candidate", "reaches-other-request")}
+
+
+def test_a_refusal_is_said_and_not_stumbled_into():
+    def with_error(error):
+        def around(right, c):
+            if malformed(c):
+                raise error
+            return right(c)
+
+        return wrapped(load("cascade"), "build", around)
+
+    assert seen(with_error(ValueError("no tree"))) == set()
+    assert seen(with_error(RuntimeError("no tree"))) == set()
+    assert seen(with_error(KeyError(1))) == {("contract", "raises")}
+    assert seen(with_error(RuntimeError("CUDA error: an illegal address"))) == {
+        ("contract", "raises")
+    }
+
+
+def test_no_other_probe_hands_over_a_malformed_selection():
+    (planted,) = named(("malformed-selection.scan-one-too-far",))
+    backend = planted.into(load("topology"))
+    assert seen(backend) == {("traversal", "links-to-other-request")}
+    others = CheckOptions(probes=frozenset(PROBES) - {"malformed"})
+    assert check_case(DUE, backend, others).failures == ()
+
+
+def test_a_backend_for_chains_is_not_handed_a_pool_of_two():
+    (planted,) = named(("malformed-selection.scan-one-too-far",))
+    right = load("topology")
+    chains = replace(right, capabilities=Capabilities(max_topk=1))
+    assert seen(planted.into(chains), case(request((-1, 0)), seed=8)) == set()
