@@ -17,6 +17,7 @@ import treeproof
 from treeproof.commands.asked import backend_for, read_case, require_known, require_row
 from treeproof.commands.options import run_options, settings_from
 from treeproof.config import ConfigError
+from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError, BackendUnavailable, entry_points, load
 from treeproof.contract.wire import FileError
 from treeproof.engine.settings import SettingsError
@@ -253,6 +254,13 @@ PATH = click.Path(path_type=Path)
 @click.option("--backend", "subjects", metavar="NAME", multiple=True, help="Plant into this one.")
 @click.option("--every-backend", is_flag=True, help="Plant each fault wherever it can be planted.")
 @click.option("--no-reduce", is_flag=True, help="Do not look for the smallest cases.")
+@click.option(
+    "--without",
+    metavar="PROBE",
+    multiple=True,
+    type=click.Choice(PROBES),
+    help="Leave a probe out.",
+)
 @click.option("--json", "json_file", type=PATH, help="Write the results here.")
 @click.option("--markdown", "markdown_file", type=PATH, help="Write the matrix here.")
 @click.option("--keep", "keep_in", type=PATH, help="Keep the smallest cases in this folder.")
@@ -272,6 +280,7 @@ def faults(
     treeproof faults                              each fault in one backend
     treeproof faults --every-backend              in all that can have it
     treeproof faults window-by-row B031           some of them
+    treeproof faults --without spike              what does this probe alone see?
     treeproof faults --corpus FOLDER              are the kept cases as they were?
     treeproof faults window-by-row --write .      as a file: treeproof check FILE
     """

@@ -131,8 +131,8 @@ def kill_markdown(
         "took. Smallest: nodes (n), prefix keys (p) and padded rows (pad) of the reduced case, and of the",
         "smallest case known by hand.",
         "",
-        "| fault | what is wrong | seen in | must be seen by | backend | cases | also seen by | smallest | known |",
-        "|---|---|---|---|---|---:|---|---|---|",
+        "| fault | what is wrong | seen in | must be seen by | probe | backend | cases | also seen by | smallest | known |",
+        "|---|---|---|---|---|---|---:|---|---|---|",
     ]
     for kill in kills:
         fault = by_name[kill.fault]
@@ -140,7 +140,8 @@ def kill_markdown(
         also = ", ".join(seen for seen in kill.seen if seen != must)
         cases = str(kill.cases) if kill.status == "killed" else f"**{kill.status}**"
         lines.append(
-            f"| `{kill.fault}` | {fault.says} | {', '.join(fault.sources)} | {must} | {kill.backend} "
+            f"| `{kill.fault}` | {fault.says} | {', '.join(fault.sources)} | {must} | {kill.probe} "
+            f"| {kill.backend} "
             f"| {cases} | {also} | {kill.reduced or ''} | {kill.known} |"
         )
     planted = sorted({s for fault in faults for s in fault.sources} & set(records))

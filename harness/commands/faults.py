@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from treeproof.commands.asked import require_known
+from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError
 from treeproof.engine.settings import cores
 from treeproof.faults.catalog import FAULTS, RECORDS, named
@@ -72,6 +73,7 @@ def score(
     subjects: tuple[str, ...],
     every_backend: bool,
     no_reduce: bool,
+    without: tuple[str, ...],
     json_file: Path | None,
     markdown_file: Path | None,
     keep_in: Path | None,
@@ -79,8 +81,13 @@ def score(
 ) -> int:
     """Kill every pair and report; 1 where one survived or was seen only elsewhere."""
     console = open_console()
+    probes = frozenset(PROBES) - set(without)
     chosen = _pairs(names, subjects, every_backend)
     kills: list[Kill] = []
+
+    def kill_them() -> None:
+        count, reduced = workers or cores(), not no_reduce
+        kill_all(chosen, count, reduced=reduced, probes=probes, on_kill=kills.append)
 
     def progress() -> Text:
         last = f"  {kills[-1].fault} in {kills[-1].backend}" if kills else "  starting"
@@ -89,9 +96,9 @@ def score(
 
     if console.is_terminal:
         with Live(get_renderable=progress, console=console, transient=True):
-            kill_all(chosen, workers or cores(), reduced=not no_reduce, on_kill=kills.append)
+            kill_them()
     else:
-        kill_all(chosen, workers or cores(), reduced=not no_reduce, on_kill=kills.append)
+        kill_them()
     place = {(pair.fault.name, pair.backend): i for i, pair in enumerate(chosen)}
     kills.sort(key=lambda kill: place[kill.fault, kill.backend])
     _report(kills, json_file, markdown_file)

@@ -72,5 +72,14 @@ def named(names: tuple[str, ...]) -> tuple[Fault, ...]:
     return tuple(f for f in FAULTS if any(_answers(f, name) for name in names))
 
 
+def exactly(name: str) -> Fault:
+    """The fault of this very name. Raises UnknownFault."""
+    found = [fault for fault in named((name,)) if fault.name == name]
+    if not found:
+        members = ", ".join(fault.name for fault in named((name,)))
+        raise UnknownFault(f"{name!r} is no single fault: name one of {members}")
+    return found[0]
+
+
 def _answers(fault: Fault, name: str) -> bool:
     return name in (fault.name, fault.family, *fault.sources)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS
+from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.registry import load
 from treeproof.engine.beginning import load_backends
 from treeproof.engine.check import CheckOptions, check_case
@@ -31,14 +31,19 @@ LAUNCH_SECONDS = 5.0
 
 
 @contextmanager
-def asking(pair: Pair) -> Iterator[Ask]:
-    """Checks of the backend with the fault planted."""
+def asking(pair: Pair, probes: frozenset[str] = frozenset(PROBES)) -> Iterator[Ask]:
+    """Checks of the backend with the fault planted; `probes` are those that run.
+
+    In a worker, which a fatal fault needs, all of them do.
+    """
     if pair.fault.fatal:
         with _in_workers(pair) as ask:
             yield ask
         return
     planted = pair.fault.into(load(pair.backend))
-    yield lambda case, columns: check_case(case, planted, CheckOptions(identities=columns))
+    yield lambda case, columns: check_case(
+        case, planted, CheckOptions(identities=columns, probes=probes)
+    )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from treeproof.contract.wire import (
     write_atomically,
 )
 from treeproof.engine.check import CheckOptions, check_case
-from treeproof.faults.catalog import named
+from treeproof.faults.catalog import exactly
 from treeproof.faults.fault import Fault
 from treeproof.scoring.asking import asking
 from treeproof.scoring.kill import catches
@@ -71,10 +71,7 @@ def read_corpus(folder: Path) -> Iterator[Kept]:
         found = read_case_file(path)
         if not isinstance(found, Reproducer):
             raise FileError(f"{path} is a plain case: a corpus holds reproducers")
-        fault = next((known for known in named((path.stem,)) if known.name == path.stem), None)
-        if fault is None:
-            raise FileError(f"{path}: no fault has this name, a family does: name one member")
-        yield Kept(path, fault, found)
+        yield Kept(path, exactly(path.stem), found)
 
 
 def replay(kept: Kept) -> Replayed:

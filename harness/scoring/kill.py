@@ -10,7 +10,7 @@ import msgspec
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, Failure
+from treeproof.contract.failure import COLUMNS, PROBES, Failure
 from treeproof.contract.registry import load
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
@@ -32,11 +32,11 @@ def drawn_cases() -> tuple[VerifyCase, ...]:
     return tuple({case.id: case for case in cases}.values())
 
 
-def kill(pair: Pair, *, reduced: bool = True) -> Kill:
-    """Plant the fault into the backend and look for it."""
+def kill(pair: Pair, *, reduced: bool = True, probes: frozenset[str] = frozenset(PROBES)) -> Kill:
+    """Plant the fault into the backend and look for it, by these probes."""
     planted = pair.fault.into(load(pair.backend))
     able = (c for c in drawn_cases() if planted.capabilities.refusal(c, "cpu") is None)
-    with asking(pair) as ask:
+    with asking(pair, probes) as ask:
         return search(pair, ask, able, reduced=reduced)
 
 
@@ -66,6 +66,7 @@ def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) 
                 seen=tuple(sorted(seen)),
                 cases=count,
                 seconds=time.perf_counter() - started,
+                probe=caught.probe,
                 kind=caught.kind,
                 message=caught.message,
                 case=case,
@@ -94,6 +95,7 @@ def _reduced(fault: Fault, killed: Kill, case: VerifyCase, ask: Ask) -> Kill:
         evaluations=reduction.evaluations,
         reduction_seconds=time.perf_counter() - started,
         minimal=reduction.complete,
+        probe=last.probe if last else killed.probe,
         kind=last.kind if last else killed.kind,
         message=last.message if last else killed.message,
         case=reduction.case,

@@ -8,8 +8,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 
 from pebble import ProcessExpired, ProcessPool
 
+from treeproof.contract.failure import PROBES
 from treeproof.engine.worker import InternalError, initialize
-from treeproof.faults.catalog import named
+from treeproof.faults.catalog import exactly
 from treeproof.scoring.kill import kill
 from treeproof.scoring.pairs import Pair
 from treeproof.scoring.result import Kill
@@ -23,6 +24,7 @@ def kill_all(
     workers: int,
     *,
     reduced: bool = True,
+    probes: frozenset[str] = frozenset(PROBES),
     on_kill: Callable[[Kill], None] = lambda found: None,
 ) -> list[Kill]:
     """Kill every pair; results in the order of the pairs, `on_kill` as they come.
@@ -41,7 +43,7 @@ def kill_all(
         futures = {
             i: pool.schedule(
                 _kill_named,
-                args=(pairs[i].fault.name, pairs[i].backend, reduced),
+                args=(pairs[i].fault.name, pairs[i].backend, reduced, probes),
                 timeout=PAIR_SECONDS,
             )
             for i in harmless
@@ -55,11 +57,10 @@ def kill_all(
             on_kill(found[i])
     for i, pair in enumerate(pairs):
         if pair.fault.fatal:
-            found[i] = kill(pair, reduced=reduced)
+            found[i] = kill(pair, reduced=reduced, probes=probes)
             on_kill(found[i])
     return [found[i] for i in range(len(pairs))]
 
 
-def _kill_named(fault: str, backend: str, reduced: bool) -> Kill:
-    only = next(known for known in named((fault,)) if known.name == fault)
-    return kill(Pair(only, backend), reduced=reduced)
+def _kill_named(fault: str, backend: str, reduced: bool, probes: frozenset[str]) -> Kill:
+    return kill(Pair(exactly(fault), backend), reduced=reduced, probes=probes)

@@ -55,6 +55,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     """Cases checked until it was killed; all of them where it was not."""
     seconds: float = 0.0
     """Until it was killed, drawing not included."""
+    probe: str = ""
     kind: str = ""
     message: str = ""
     """Of the failure that the named check reports, on the smallest case found."""
