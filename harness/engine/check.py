@@ -16,6 +16,7 @@ from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.stages import build
+from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.violation import Violation, raised
@@ -76,6 +77,7 @@ def _run(trial: Trial) -> None:
         judge_declared(trial, built.x)
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
+        judge_stale(trial, built)
         judge_malformed_builds(trial)
 
 

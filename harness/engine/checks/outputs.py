@@ -22,12 +22,26 @@ from treeproof.properties.probes.launch import AttendCall, Contents, Launched, l
 from treeproof.properties.violation import Violation, contract_failure
 
 
+def quiet_launch(
+    trial: Trial, attend: AttendCall, x: VerifyInput, *, kept: bool = True
+) -> Launched:
+    """Random data, nothing loud beside them; the first such launch is kept for later comparisons."""
+    if kept and trial.quiet is not None:
+        return trial.quiet
+    seen = garble(x, trial.backend.consumes, trial.case.seed)
+    with unwritten_shows():
+        done = _launch_random(trial, attend, x, seen, random_data.QUIET)
+    if kept:
+        trial.quiet = done
+    return done
+
+
 def judge_outputs(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
     """Outputs in the bound, writes in place, inputs left alone; then poison without influence."""
     with trial.probing("random"):
         with unwritten_shows():
             laid = random_data.contents(trial.scene, x, trial.prepared.data, random_data.QUIET)
-            quiet = launch(attend, trial.scene, seen, laid, "random")
+            quiet = trial.quiet = launch(attend, trial.scene, seen, laid, "random")
         if trial.runs("random"):
             _judge_mutation(trial, x, seen, quiet, laid)
             _judge_bound(trial, quiet)
@@ -41,13 +55,13 @@ def judge_outputs(trial: Trial, attend: AttendCall, x: VerifyInput, seen: Verify
 
 
 def _judge_bound(trial: Trial, quiet: Launched) -> None:
-    wrong, margin = _against_oracle(trial, quiet)
+    wrong, margin = against_oracle(trial, quiet)
     if trial.wants("output", "measured"):
         trial.margin = margin
         trial.judged("output", "measured", "attend", wrong)
 
 
-def _against_oracle(trial: Trial, done: Launched) -> tuple[list[Failure], output.Margin]:
+def against_oracle(trial: Trial, done: Launched) -> tuple[list[Failure], output.Margin]:
     truth = trial.prepared.truth
     limits = output.bounds(trial.scene, truth, trial.backend.numerics)
     return output.judge(trial.scene, truth, limits, done.attended.out, done.attended.lse)
@@ -62,9 +76,9 @@ def _judge_poison(
         return
     if trial.backend.capabilities.deterministic:
         _judge_influence(trial, attend, x, seen, quiet, loud)
-    elif trial.wants("kv", "measured") and not _against_oracle(trial, quiet)[0]:
+    elif trial.wants("kv", "measured") and not against_oracle(trial, quiet)[0]:
         # Bits may differ from launch to launch; the bound holds whatever lies beside the keys.
-        moved, _ = _against_oracle(trial, loud)
+        moved, _ = against_oracle(trial, loud)
         if moved:
             trial.judged("kv", "measured", "attend", [_influences(moved[0].request, moved[0].row)])
 
@@ -114,9 +128,9 @@ def _judge_mutation(
     changed = contract.mutated(before, tensors_of(seen))
     if not contract.same_bits(laid.q, done.q):
         changed.append("q")
-    rows, slots = trial.scene.real_index, trial.scene.tree_slots
-    for name, now, was in (("k", done.k, laid.k), ("v", done.v, laid.v)):
-        if not contract.same_bits(now[rows], was[slots]):
+    rows = trial.scene.real_index
+    for name, now, was in (("k", done.k, done.k_given), ("v", done.v, done.v_given)):
+        if not contract.same_bits(now[rows], was[rows]):
             changed.append(name)
     if changed:
         message = f"attend changed its inputs {', '.join(changed)}"
@@ -132,18 +146,18 @@ def _judge_influence(
     loud: Launched,
 ) -> None:
     """Outputs must not depend on memory nobody holds, nor on fields not declared as read."""
-    if _same(trial, quiet, loud):
+    if same_launches(trial, quiet, loud):
         return
     with unwritten_shows():
         # Twice: a kernel that alternates would otherwise look like one that peeks.
         again = [_launch_random(trial, attend, x, seen, random_data.QUIET) for _ in range(2)]
         memory = _launch_random(trial, attend, x, seen, random_data.LOUD)
-    if not all(_same(trial, quiet, one) for one in again):
+    if not all(same_launches(trial, quiet, one) for one in again):
         message = (
             "the same launch twice gives other bits; declare deterministic=False if that is meant"
         )
         trial.note(contract_failure("nondeterministic", "attend", message))
-    elif not _same(trial, quiet, memory):
+    elif not same_launches(trial, quiet, memory):
         if trial.wants("kv", "measured"):
             trial.judged("kv", "measured", "attend", [_influence(trial, quiet, memory)])
     else:
@@ -162,7 +176,7 @@ def _undeclared(
         if name not in trial.backend.consumes:
             mixed = replace(seen, **{name: getattr(other, name)})
             done = _launch_random(trial, attend, x, mixed, random_data.QUIET)
-            if not _same(trial, quiet, done):
+            if not same_launches(trial, quiet, done):
                 named.append(name)
     return named
 
@@ -186,7 +200,7 @@ def _influences(b: int | None, row: int | None) -> Failure:
     )
 
 
-def _same(trial: Trial, a: Launched, b: Launched) -> bool:
+def same_launches(trial: Trial, a: Launched, b: Launched) -> bool:
     """Bitwise equal outputs and log-sum-exps on real rows."""
     return bool(_same_rows(trial, a, b).all())
 

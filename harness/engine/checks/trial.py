@@ -20,6 +20,7 @@ from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
 from treeproof.properties.contract import mutated
 from treeproof.properties.output import Margin
+from treeproof.properties.probes.launch import Launched
 from treeproof.properties.reading import Measured
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure, raised
@@ -31,7 +32,7 @@ class Trial:
 
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
     build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
-    did. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the reference's stages that the backend
+    did. `quiet` is the first launch on random data. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the reference's stages that the backend
     called inside its own.
     """
 
@@ -42,6 +43,7 @@ class Trial:
     produced: dict[str, Any] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
     borrowed: frozenset[str] = frozenset()
+    quiet: Launched | None = None
     measured: Measured | None = None
     margin: Margin | None = None
     broken: str = ""

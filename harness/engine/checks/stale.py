@@ -1,0 +1,164 @@
+"""What an object remembers: the case once more, after other batches on the same object.
+
+Before it come a larger batch (more requests, more rows, longer prefixes) and one of the same sizes
+with other trees. What the object then builds, attends, accepts and commits must be what a fresh one
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.failure import Evidence, Failure, Identity
+from treeproof.contract.inputs import Accepted, Candidates
+from treeproof.contract.registry import BackendUnavailable
+from treeproof.engine.checks.declared import judge_declared
+from treeproof.engine.checks.outputs import against_oracle, quiet_launch, same_launches
+from treeproof.engine.checks.related import first_taken, staged
+from treeproof.engine.checks.rounds import judge_rounds
+from treeproof.engine.checks.stages import Built, attend_call, build
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.garble import garble
+from treeproof.generate.related import larger, twin
+from treeproof.properties.probes.codes import sign_codes
+from treeproof.properties.probes.launch import Contents, launch
+from treeproof.properties.scene import Scene
+from treeproof.properties.violation import Violation, contract_failure
+
+_AFTER = "after other batches on the same object, "
+
+_ONE_IN = 3
+"""Cases that have time for it: three rounds cost as much as half of a check."""
+
+_KINDS: dict[tuple[Identity, Evidence], str] = {
+    ("candidate", "declared"): "stale-token",
+    ("position", "declared"): "stale-position",
+    ("visibility", "declared"): "stale-table",
+    ("traversal", "declared"): "stale-link",
+    ("kv", "declared"): "stale-slot",
+    ("candidate", "measured"): "stale-walk",
+    ("traversal", "measured"): "stale-walk",
+    ("kv", "measured"): "stale-commit",
+}
+"""Whatever a table says wrongly, it is stale; the identity says which table."""
+
+
+def judge_stale(trial: Trial, fresh: Built) -> None:
+    """Everything that differs from what `trial` found on a fresh object. Breaks nothing twice."""
+    due = trial.options.due(trial.case.seed, 0, _ONE_IN)
+    if not trial.runs("stale") or not due or trial.broken:
+        return
+    with trial.probing("stale"), trial.timed("probe"):
+        try:
+            instance = trial.call("plan", trial.backend.make)
+            for case in _earlier(trial):
+                _one_round(trial, instance, *staged(case, trial.options.device))
+            _again(trial, fresh, instance)
+        except Violation as violation:
+            trial.broke(_stale(violation))
+        else:
+            _close(trial, instance)
+
+
+def _earlier(trial: Trial) -> Iterator[VerifyCase]:
+    for ways in (larger, twin):
+        case = first_taken(trial, ways(trial.case))
+        if case is not None:
+            yield case
+
+
+def _stale(violation: Violation) -> Violation:
+    failure = violation.failure
+    return Violation(
+        msgspec.structs.replace(
+            failure, kind=f"stale-{failure.kind}", message=_AFTER + failure.message
+        )
+    )
+
+
+def _one_round(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> None:
+    """Every stage once, on contents of no interest; only the roots are accepted."""
+    x = build(trial, instance, scene, made).x
+    if trial.has("attend"):
+        seen = garble(x, trial.backend.consumes, scene.case.seed)
+        launch(attend_call(trial, instance, x), scene, seen, _contents(scene), "earlier")
+    roots = torch.tensor(scene.case.qo_indptr[:-1], device=scene.device)
+    padded = roots.new_full((len(roots), x.spec_steps), -1)
+    accepted = Accepted(
+        accept_index=torch.cat((roots[:, None], padded), 1),
+        accept_len=torch.ones_like(roots),
+        tokens=torch.cat((torch.ones_like(roots)[:, None], padded), 1),
+    )
+    if trial.has("accept"):
+        trial.call("accept", instance.accept, x, torch.zeros_like(scene.row_slot))
+    if trial.has("commit"):
+        laid = _contents(scene)
+        trial.call("commit", instance.commit, x, accepted, laid.k, laid.v)
+
+
+def _contents(scene: Scene) -> Contents:
+    shape, slots = scene.case.shape, scene.case.layout.num_slots
+    k, v = (
+        sign_codes(slots, shape.num_kv_heads, width, 5, scene.device).to(scene.dtype)
+        for width in (shape.head_dim, shape.v_head_dim)
+    )
+    q = torch.ones(
+        len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
+    )
+    return Contents(q, k, v, k[0], v[0])
+
+
+def _again(trial: Trial, fresh: Built, instance: Any) -> None:
+    """The case itself: new kinds of failures, then outputs that are not those of a fresh object."""
+    prepared = trial.prepared
+    first_round = replace(
+        prepared, rounds=prepared.rounds[:1], moves=prepared.moves[:1], accepted=prepared.accepted[:1]
+    )  # fmt: skip
+    after = Trial(trial.backend, trial.options, first_round, instance, seconds=trial.seconds)
+    built = build(after, instance, trial.scene, prepared.candidates)
+    after.produced = dict(built.produced)
+    judge_declared(after, built.x)
+    different = _outputs(trial, fresh, built, instance) if trial.has("attend") else None
+    judge_rounds(after, built.x)
+    if after.broken:
+        raise Violation(after.failures[-1])
+    known = {f.key for f in trial.failures}
+    new = [f for f in after.failures if f.key not in known]
+    for failure in new:
+        stale = msgspec.structs.replace(
+            failure,
+            kind=_KINDS.get((failure.identity, failure.evidence), f"stale-{failure.kind}"),
+            message=_AFTER + failure.message,
+            probe="stale",
+        )
+        trial.judged(failure.identity, failure.evidence, failure.stage, [stale])
+    if different is not None and not new:
+        trial.note(different)
+
+
+def _outputs(trial: Trial, fresh: Built, built: Built, instance: Any) -> Failure | None:
+    first = quiet_launch(trial, attend_call(trial, trial.instance, fresh.x), fresh.x)
+    again = quiet_launch(trial, attend_call(trial, instance, built.x), built.x, kept=False)
+    if trial.backend.capabilities.deterministic:
+        right = same_launches(trial, first, again)
+    else:
+        right = bool(against_oracle(trial, first)[0]) or not against_oracle(trial, again)[0]
+    if right:
+        return None
+    text = "outputs differ from those of a fresh object"
+    return contract_failure("remembers-earlier-call", "attend", _AFTER + text)
+
+
+def _close(trial: Trial, instance: Any) -> None:
+    close = getattr(instance, "close", None)
+    if callable(close):
+        try:
+            trial.call("close", close)
+        except BackendUnavailable as error:
+            trial.note(contract_failure("raises", "close", str(error)))
