@@ -4,4 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-OUT_OF_REACH: Mapping[str, str] = {}
+_DRAFT = "stage draft"
+_SAMPLED = "sampled acceptance, with probabilities and coins in accept"
+_PROCESSED = "logits in accept, with what is done to them a row"
+_RECURRENT = "stage recur, with a state that commit restores"
+_ALLOCATOR = "an allocator and a prefix cache under test, over several rounds"
+_SCHEDULER = "a scheduler under test, over several rounds"
+
+_WHY: Mapping[str, tuple[str, str]] = {
+    "B006": (_DRAFT, "slots of drafting steps are laid out by branch; no stage hands them over"),
+    "B012": (
+        _DRAFT,
+        "only positions of drafting steps run ahead; those of the verify rows are right",
+    ),
+    "B013": (_DRAFT, "only the lengths of later drafting steps lag behind"),
+    "B042": (_PROCESSED, "two ways to resolve a tie differ; accept is handed the argmax already"),
+    "B047": (_DRAFT, "the index buffer of drafting steps is too short for its branches"),
+    "B049": (_DRAFT, "slots of all drafting steps go into the table line of one"),
+    "B056": (_SAMPLED, "one random number decides a rejection and picks the replacement"),
+    "B057": (_SAMPLED, "a coin on the very edge accepts what has no probability"),
+    "B058": (_SAMPLED, "the proposal tested is not the one drawn from"),
+    "B059": (_SAMPLED, "a temperature is dropped, and the walk is greedy"),
+    "B060": (_PROCESSED, "a grammar follows the rows where it should follow the path"),
+    "B061": (_PROCESSED, "a grammar leaves some rows unmasked"),
+    "B062": (_PROCESSED, "a penalty counts the root twice"),
+    "B063": (_PROCESSED, "a penalty counts rejected drafts, or the last accepted one alone"),
+    "B064": (_PROCESSED, "a sampling parameter is applied to the bonus row alone"),
+    "B065": (_SCHEDULER, "a stop token in the middle of what was accepted is overlooked"),
+    "B066": (_SCHEDULER, "tokens past the budget are charged and not delivered"),
+    "B072": (_DRAFT, "hidden rows for the next draft are not those of the accepted tokens"),
+    "B073": (_ALLOCATOR, "surplus slots of a draft are never given back"),
+    "B074": (_ALLOCATOR, "a window's live pages are freed by a length in another unit"),
+    "B075": (_ALLOCATOR, "a cached draft key depends on a token that its cache key leaves out"),
+    "B076": (_ALLOCATOR, "a page is shared before it is written"),
+    "B077": (_ALLOCATOR, "tokens past a stop are part of a cache key"),
+    "B078": (_RECURRENT, "the next step begins from another row's state"),
+    "B079": (_RECURRENT, "at a block's edge an older state is copied over the newer one"),
+    "B080": (_RECURRENT, "a state is looked up for a path of no rows"),
+    "B081": (_RECURRENT, "a sibling begins from its sibling's state, not from its parent's"),
+    "B082": (_RECURRENT, "a state drifts from that of plain decoding, over many rounds"),
+    "B083": (_SCHEDULER, "the drafter's input ends in a sampled token, in the middle of a prompt"),
+    "B085": (_SCHEDULER, "a request runs again before its last result is back"),
+    "B087": (_SCHEDULER, "lists of blocks differ between two ends of a transfer"),
+    "B088": (_ALLOCATOR, "pages in use by others are freed with a cancelled request"),
+    "B089": (_DRAFT, "the drafter's keys are not replaced by those of the verified tokens"),
+}
+
+OUT_OF_REACH: Mapping[str, str] = {
+    record: f"needs {stage}: {why}" for record, (stage, why) in _WHY.items()
+}
+"""Record to what it needs, and what goes wrong there."""

@@ -125,18 +125,18 @@ _PLACES: tuple[tuple[str, str, str, tuple[str, ...], str, Place, VerifyCase], ..
     ),
     (
         "position-off-by-one", "all", "positions were bumped in place before they were used",
-        ("B012", "sgl-project/sglang#25015"), "position-off-by-one",
+        ("sgl-project/sglang#25015",), "position-off-by-one",
         lambda t, b, i: _right(t, b, i) + 1, case(request()),
     ),
     (
         "position-off-by-one", "drafts-up", "all rows but the root are one position too far",
-        ("B012", "sgl-project/sglang#25015"), "position-off-by-one",
+        ("sgl-project/sglang#25015",), "position-off-by-one",
         lambda t, b, i: _right(t, b, i) + (i > 0), case(request((-1, 0))),
     ),
     (
         "position-off-by-one", "drafts-down",
         "drafts are counted from the prefix's end, as if the root were its last key",
-        ("B012", "sgl-project/sglang#25015"), "position-off-by-one",
+        ("sgl-project/sglang#25015",), "position-off-by-one",
         lambda t, b, i: _right(t, b, i) - (i > 0), case(request((-1, 0))),
     ),
     (

@@ -199,7 +199,7 @@ FAULTS = (
         _last_missing(later=False),
         cause="prefix-last-key-missing",
         smallest=case(request(prefix=1)),
-        sources=("B013",),
+        sources=("Ascend/sglang#141",),
     ),
     fault_of_attend(
         "prefix-last-key-missing.later-requests",
@@ -207,7 +207,7 @@ FAULTS = (
         _last_missing(later=True),
         cause="prefix-last-key-missing",
         smallest=case(request(), request(prefix=1)),
-        sources=("B013",),
+        sources=("Ascend/sglang#141",),
     ),
     fault_of_attend(
         "root-inside-prefix",

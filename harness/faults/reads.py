@@ -217,7 +217,7 @@ FAULTS = (
         _PARENT_HIDDEN,
         cause="parent-hidden",
         smallest=case(request(_PAIR)),
-        sources=("B013",),
+        sources=("Ascend/sglang#141",),
     ),
     fault_of_attend(
         "diagonal-top-left",
