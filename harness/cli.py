@@ -182,7 +182,7 @@ def reduce(case_file: Path, backend: str | None, device: str | None, **options: 
 
     console = open_console()
     with Progress(console) as progress:
-        found = run(replace(settings, reduce=True, store=None), progress, cases=[case])
+        found = run(replace(settings, reduce=True, store=None, ledger=None), progress, cases=[case])
     write(console, reduction_lines(found))
     return found.exit_code
 

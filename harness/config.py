@@ -120,6 +120,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("device", "device", _device, "DEVICE", "where backends run: cpu, cuda or cuda:N"),
     Setting("dtype", "dtype", _choice(*DTYPES), "DTYPE", f"only this: {', '.join(DTYPES)}"),
     Setting("time", "time_limit", _duration, "TIME", "stop drawing after this time: 90s, 30m, 1.5h"),
+    Setting("ledger", "ledger", _path, "FILE", "known failures, tolerated until a date"),
     Setting("run-dir", "run_dir", _path, "FOLDER", "where to write the run's folder"),
     Setting(
         "workers", "workers", _whole(0, 512), "N",
@@ -170,6 +171,8 @@ def read_folder(folder: Path) -> dict[str, Any]:
                     f"{did_you_mean(key, _BY_KEY)}"
                 )
             fields |= read_value(key, value, f"{path}: {key}")
+        if "ledger" in fields:
+            fields["ledger"] = folder / fields["ledger"]  # it lies beside the file that names it
     return fields
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from rich.text import Text
@@ -14,7 +14,7 @@ from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.console import prose
 
-_JUDGED = ("fail", "tie", "pass")
+_JUDGED = ("fail", "known", "tie", "pass")
 _NAME = 28
 """Longest backend name shown whole; with it the matrix still fits into 100 columns."""
 
@@ -29,9 +29,12 @@ class Tally:
     measured: bool = False
     """At least one verdict rests on what the kernel did, not only on tables."""
 
-    def add(self, check: Checked, column: Identity) -> None:
+    def add(self, check: Checked, column: Identity, only_known: Collection[str]) -> None:
+        """`only_known`: columns that fail only as the ledger says."""
         cells = [cell for cell in check.cells if cell.identity == column]
-        statuses = {cell.status for cell in cells}
+        statuses: set[str] = {cell.status for cell in cells}
+        if column in only_known and "fail" in statuses:
+            statuses = statuses - {"fail"} | {"known"}
         judged = next((status for status in _JUDGED if status in statuses), "")
         self.cases[judged or "not judged"] += bool(cells)
         self.measured |= any(c.evidence == "measured" and c.status in _JUDGED for c in cells)
@@ -50,8 +53,9 @@ def tallies(run: Run) -> dict[str, dict[Identity, Tally]]:
     """Backend, then column, in the order they were asked for."""
     found = {name: {column: Tally() for column in COLUMNS} for name in run.backends}
     for check in run.checks:
+        only_known = run.only_known(check)
         for column in COLUMNS:
-            found[check.backend][column].add(check, column)
+            found[check.backend][column].add(check, column, only_known)
     return found
 
 
@@ -90,9 +94,11 @@ def _row(name: str, room: int, cells: Iterable[Text], widths: list[int]) -> Text
 
 
 def _cell(tally: Tally) -> Text:
-    fails, ties, passes = (tally.cases[status] for status in ("fail", "tie", "pass"))
+    fails, known, ties, passes = (tally.cases[status] for status in _JUDGED)
     if fails:
         text, style = f"✗ {fails}", "bold red"
+    elif known:
+        text, style = f"known {known}", "yellow"
     elif ties:
         text, style = f"~ {ties}", "yellow"
     elif passes:

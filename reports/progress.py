@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from treeproof.contract.event import CaseDrawn, Checked, Event, WorkerLost
+from treeproof.contract.event import CaseDrawn, Checked, Event, Tolerated, WorkerLost
 from treeproof.engine.summary import COMPLETED, REDUCED_UNIT
 from treeproof.reports.case_sheet import count
 from treeproof.reports.drawing import plain
@@ -25,6 +25,7 @@ class Progress:
         self._cases = self._rows = self._checks = self._lost = 0
         self._now = "starting workers"
         self._failures: set[tuple[str, str, str]] = set()
+        self._known: set[tuple[str, str, str, str]] = set()
 
     def __enter__(self) -> Progress:
         if self._live is not None:
@@ -45,7 +46,13 @@ class Progress:
             self._tried(event)
         elif isinstance(event, Checked):
             self._checks += any(cell.status in COMPLETED for cell in event.cells)
-            self._failures |= {(event.backend, *failure.key) for failure in event.failures}
+            self._failures |= {
+                (event.backend, *failure.key)
+                for failure in event.failures
+                if (event.case, event.backend, *failure.key) not in self._known
+            }
+        elif isinstance(event, Tolerated):  # it comes before the check that it is about
+            self._known.add((event.case, event.backend, event.identity, event.kind))
         elif isinstance(event, WorkerLost):
             self._lost += 1
 

@@ -12,10 +12,12 @@ from rich.text import Text
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
 from treeproof.contract.wire import FileError
-from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, FailureGroup, Run, percentile
+from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run, percentile
 from treeproof.reports.case_sheet import count
 from treeproof.reports.console import command, prose, write
 from treeproof.reports.failure_block import Explained, failure_block
+from treeproof.reports.ledger_lines import ledger_lines
 from treeproof.reports.matrix import matrix_lines, reason_lines
 from treeproof.reports.varies import varies_freely
 
@@ -46,6 +48,8 @@ def summary_lines(run: Run) -> list[Text]:
     lines = [*matrix_lines(run), Text("")]
     if reasons:
         lines += [Text("not judged", style="bold"), *reasons, Text("")]
+    if run.ledger:
+        lines += [Text("known failures", style="bold"), *ledger_lines(run), Text("")]
     return [*lines, *map(prose, figures(run)), *_hardly_tried(run)]
 
 
@@ -175,9 +179,12 @@ def last_words(run: Run) -> list[Text]:
     lines = [prose(f"! {why}", "yellow") for why in warnings]
     checks = count(sum(run.completed_checks(name) for name in run.backends), "check")
     if run.failures:
-        failing = len({(check.case, check.backend) for check in run.checks if check.failures})
+        failing = sum(bool(run.untolerated(check)) for check in run.checks)
         distinct = count(len(run.failures), "distinct failure")
         lines.append(Text(f"✗ {distinct}, in {failing} of {checks}", style="bold red"))
+    elif run.unexpected_passes:
+        entries = ", ".join(str(state.entry.number) for state in run.unexpected_passes)
+        lines.append(Text(f"✗ unexpected pass of ledger entry {entries}", style="bold red"))
     elif run.exit_code == INTERRUPTED:
         lines.append(Text(f"interrupted; nothing failed in {checks}", style="yellow"))
     elif run.exit_code:

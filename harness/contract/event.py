@@ -64,6 +64,28 @@ class Reduced(_Event, frozen=True, tag="reduced"):
     complete: bool = True
 
 
+class Tolerated(_Event, frozen=True, tag="tolerated"):
+    """A failure of a check that an entry of the run's ledger is about."""
+
+    case: str
+    backend: str
+    identity: str
+    kind: str
+    entry: int
+    """Number of the entry; meta.json has all of it."""
+
+
+class Covered(_Event, frozen=True, tag="covered"):
+    """How often one process reached an entry of the ledger.
+
+    `checks` in the scope of the entry that judged its identity; of a quarantine, those that were
+    not launched.
+    """
+
+    entry: int
+    checks: int
+
+
 class Finished(_Event, frozen=True, tag="finished"):
     """The run came to its end; without this event it was cut short."""
 
@@ -72,4 +94,4 @@ class Finished(_Event, frozen=True, tag="finished"):
     reason: str = ""
 
 
-Event = CaseDrawn | Checked | WorkerLost | Reduced | Finished
+Event = CaseDrawn | Checked | WorkerLost | Reduced | Tolerated | Covered | Finished

@@ -18,6 +18,7 @@ from pebble import ProcessExpired
 import treeproof
 from treeproof.contract.registry import BackendError
 from treeproof.engine import worker
+from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import ending
 from treeproof.engine.run_folder import BackendMeta, RunFolder, RunMeta
 from treeproof.engine.settings import RunSettings, SettingsError
@@ -51,16 +52,18 @@ def worker_settings(settings: RunSettings, folder: RunFolder, checker: str) -> W
     )
 
 
-def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool) -> RunMeta:
+def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool, ledger: Ledger) -> RunMeta:
     """Load every backend in a worker, then make the run's folder.
 
     Raises BackendError where a backend or the device is not there, FileError where the folder
-    cannot be written.
+    cannot be written or the ledger names an unknown backend.
     """
     device = None
     if settings.device_kind != "cpu":
         device = pool.seats[0].submit(worker.device_name, settings.device)
     backends = load_backends(settings.backends, pool)
+    if settings.ledger is not None:
+        ledger.require_known_backends(settings.ledger, backends)
     meta = RunMeta(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         settings=settings.as_builtins(),
@@ -71,6 +74,7 @@ def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool) -> RunMeta
         command=tuple(sys.argv),
         versions=versions(),
         platform=platform.platform(),
+        ledger=ledger.entries,
     )
     folder.create(meta)
     return meta

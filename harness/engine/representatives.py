@@ -15,13 +15,15 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Reduced
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.wire import FailureKey, Reproducer
+from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss
 from treeproof.engine.reducer import reduce
 from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.seat import Seat
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import FailureStore, Saved
-from treeproof.engine.summary import REDUCED_UNIT, FailureGroup, Run
+from treeproof.engine.summary import REDUCED_UNIT, Run
 from treeproof.engine.supply import case_drawn
 from treeproof.engine.worker import InternalError
 from treeproof.engine.worker_pool import Done, WorkerPool
@@ -48,6 +50,7 @@ def reduce_failures(
     pool: WorkerPool,
     backends: Sequence[BackendMeta],
     settings: RunSettings,
+    ledger: Ledger,
     emit: Callable[[Event], None],
 ) -> None:
     """Reduce the smallest case of each distinct failure, on all workers at once.
@@ -67,8 +70,11 @@ def reduce_failures(
     def work(group: FailureGroup) -> _Smallest:
         seat = seats.get()
         try:
-            ask = partial(pool.ask, seat, by_name[group.backend], abandoned=over)
-            trial = _Trial(group, _for_trials(ask, group, settings), columns, deadline, own_faults)
+            backend = by_name[group.backend]
+            launch = _for_trials(partial(pool.ask, seat, backend, abandoned=over), group, settings)
+            ask = _unless_quarantined(launch, ledger, backend)
+            alike = partial(_fails_alike, group, ledger, backend)
+            trial = _Trial(group, ask, alike, columns, deadline, own_faults)
             return trial.smallest(run.folder.read_case(group.case))
         finally:
             seats.put(seat)
@@ -94,6 +100,21 @@ def _for_trials(
     )
 
 
+def _unless_quarantined(ask: Ask, ledger: Ledger, backend: BackendMeta) -> Ask:
+    def asked(case: VerifyCase, identities: frozenset[str]) -> Done | Lost | None:
+        return None if ledger.quarantine(case, backend) else ask(case, identities)
+
+    return asked
+
+
+def _fails_alike(
+    group: FailureGroup, ledger: Ledger, backend: BackendMeta, case: VerifyCase, checked: Checked
+) -> bool:
+    """Whether it is this failure, and none that the ledger knows: another fault may look like it."""
+    untolerated = ledger.untolerated(case, backend, checked)
+    return (group.identity, group.kind) in {failure.key for failure in untolerated}
+
+
 def _record(
     run: Run, found: _Smallest, known: set[tuple[str, str]], emit: Callable[[Event], None]
 ) -> None:
@@ -113,12 +134,14 @@ class _Trial:
         self,
         group: FailureGroup,
         ask: Ask,
+        alike: Callable[[VerifyCase, Checked], bool],
         columns: frozenset[str],
         deadline: float,
         own_faults: list[InternalError],
     ) -> None:
         self._group = group
         self._ask = ask
+        self._alike = alike
         self._columns = columns
         self._own_faults = own_faults
         self._started = time.monotonic()
@@ -137,7 +160,7 @@ class _Trial:
                 break
         if smallest != case:
             checked = self._check(smallest, self._columns)
-            if checked is None or not self._has_key(checked):
+            if checked is None or not self._alike(smallest, checked):
                 smallest, checked, complete = case, None, False
         event = Reduced(
             backend=self._group.backend,
@@ -151,9 +174,6 @@ class _Trial:
         )
         return _Smallest(event, smallest, checked)
 
-    def _has_key(self, checked: Checked) -> bool:
-        return (self._group.identity, self._group.kind) in {f.key for f in checked.failures}
-
     def _fails(self, case: VerifyCase, identities: frozenset[str]) -> bool:
         """Whether it fails with the same key; False, unseen, once the time is over."""
         if time.monotonic() > self._deadline:
@@ -161,7 +181,7 @@ class _Trial:
             return False
         self._evaluations += 1
         checked = self._check(case, identities)
-        return checked is not None and self._has_key(checked)
+        return checked is not None and self._alike(case, checked)
 
     def _check(self, case: VerifyCase, identities: frozenset[str]) -> Checked | None:
         try:

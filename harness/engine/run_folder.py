@@ -19,6 +19,7 @@ import msgspec
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Event
+from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import (
     FileError,
     Reproducer,
@@ -54,6 +55,8 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     platform: str = ""
+    ledger: tuple[KnownFailure, ...] = ()
+    """Known failures, as the run's ledger had them."""
 
     @property
     def identities(self) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Finished
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.beginning import begin, new_folder, worker_settings
+from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss, not_checked
 from treeproof.engine.representatives import keep_failures, reduce_failures
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
@@ -53,15 +55,16 @@ def run(
     SettingsError or FileError where the run cannot begin; what happens later is in the result.
     """
     folder = new_folder(settings)
+    ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
     store = None if settings.store is None else FailureStore(settings.store)
     given = None if cases is None else [Source("given", partial(list, cases))]
     sources = given or (shaped_sources(settings) if settings.trees else drawn_sources(settings))
     pool = WorkerPool(worker_settings(settings, folder, checker), settings.worker_count)
     try:
-        meta = begin(settings, folder, pool)
+        meta = begin(settings, folder, pool, ledger)
         able = tuple(b for b in meta.backends if not b.unavailable)
         saved = store.saved({b.name for b in able}) if store else []
-        session = _Session(settings, folder, pool, able, on_event)
+        session = _Session(settings, folder, pool, able, ledger, on_event)
         session.check_and_reduce(Supply([*saved_sources(saved), *sources]))
     finally:
         pool.stop()
@@ -78,6 +81,7 @@ class _Session:
     folder: RunFolder
     pool: WorkerPool
     backends: tuple[BackendMeta, ...]
+    ledger: Ledger
     on_event: Callable[[Event], None]
     started: float = field(default_factory=time.monotonic)
     asked: dict[str, set[str]] = field(default_factory=dict)
@@ -106,13 +110,17 @@ class _Session:
                 self.reason = self._check_all(supply)
                 if self.settings.reduce:
                     so_far = Run.read(self.folder.path)
-                    reduce_failures(so_far, self.pool, self.backends, self.settings, self.emit)
+                    reduce_failures(
+                        so_far, self.pool, self.backends, self.settings, self.ledger, self.emit
+                    )
         except KeyboardInterrupt:
             self.exit_code, self.reason = INTERRUPTED, "interrupted"
         except InternalError as error:
             self.exit_code, self.reason = OWN_FAULT, str(error)
 
     def finish(self) -> None:
+        for event in self.ledger.counts():
+            self.emit(event)
         code = self.exit_code
         if code is None:
             code = Run.read(self.folder.path).verdict
@@ -161,31 +169,51 @@ class _Session:
         self._submit(case, new)
 
     def _submit(self, case: VerifyCase, backends: tuple[BackendMeta, ...]) -> None:
+        able = []
         for backend in backends:
-            if self._given_up(backend):
-                reason = f"given up in this run: it cost {MOST_LOSSES} workers"
+            reason = self._why_not(case, backend)
+            if reason:
                 cells = not_checked(self.columns, reason)
                 self.emit(Checked(case=case.id, backend=backend.name, cells=cells))
-        able = tuple(b for b in backends if not self._given_up(b))
+            else:
+                able.append(backend)
         if able:
-            self.pool.submit(case, able, frozenset(self.columns))
+            self.pool.submit(case, tuple(able), frozenset(self.columns))
+
+    def _why_not(self, case: VerifyCase, backend: BackendMeta) -> str:
+        """Why the backend is not launched on this case; empty where it is."""
+        if self._given_up(backend):
+            return f"given up in this run: it cost {MOST_LOSSES} workers"
+        entry = self.ledger.quarantine(case, backend)
+        if entry is None:
+            return ""
+        self.ledger.reached[entry.number] += 1
+        return f"quarantined: {entry.reason}"
 
     def _given_up(self, backend: BackendMeta) -> bool:
         return self.losses[backend.name] >= MOST_LOSSES
 
+    def _weigh(self, case: VerifyCase, checked: Checked) -> None:
+        """Hold a check against the ledger."""
+        backend = next(b for b in self.backends if b.name == checked.backend)
+        for event in self.ledger.note(case, backend, checked):
+            self.emit(event)
+        self.failed |= bool(self.ledger.untolerated(case, backend, checked))
+
     def _settle(self, outcome: Done | Lost) -> None:
         for checked in outcome.checks:  # its worker has written them down
-            self.failed |= bool(checked.failures)
+            self._weigh(outcome.task.case, checked)
             self.on_event(checked)
         if isinstance(outcome, Done):
             return
         over = {checked.backend for checked in outcome.checks}
         if outcome.blamed is not None:
-            self.failed = True
             over.add(outcome.blamed.name)
             self.losses[outcome.blamed.name] += 1
-            for event in events_of_loss(outcome, self.columns):
-                self.emit(event)
+            lost, failed = events_of_loss(outcome, self.columns)
+            self.emit(lost)
+            self._weigh(outcome.task.case, failed)
+            self.emit(failed)
         elif not outcome.gave_up:
             self.idle_losses += 1
             if self.idle_losses > MOST_LOSSES:

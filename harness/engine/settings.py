@@ -36,7 +36,8 @@ class RunSettings:
     one a core (one in all on a GPU), 0 is this process, for debuggers. `time_limit` (seconds): no
     case is started after it. `launch_timeout` (seconds): the longest that one stage of one check
     may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
-    `store`: where failures are kept from run to run; None keeps none.
+    `store`: where failures are kept from run to run; None keeps none. `ledger`: a file of known
+    failures; None tolerates nothing.
     """
 
     backends: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class RunSettings:
     reduce: bool = True
     run_dir: Path | None = None
     store: Path | None = Path(".treeproof")
+    ledger: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.backends:

@@ -6,42 +6,27 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from treeproof.contract.event import CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
-from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure, Identity
+from treeproof.contract.event import (
+    CaseDrawn,
+    Checked,
+    Event,
+    Finished,
+    Reduced,
+    WorkerLost,
+)
+from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
+from treeproof.engine.failure_group import SEVERITIES, FailureGroup, Key
+from treeproof.engine.ledger_state import EntryState, KnownCauses, entry_states
 from treeproof.engine.run_folder import RunFolder, RunMeta
 
 REDUCED_UNIT = "reduced"
 """Unit of the cases that the reducer made: shown, and counted in no figure."""
 COMPLETED = ("pass", "fail", "tie")
-SEVERITIES = ("crash", "hang", "wrong")
 CLEAN, VIOLATED, INCOMPLETE, OWN_FAULT, INTERRUPTED = 0, 1, 3, 4, 130
-
-Key = tuple[str, Identity, str]
-"""Backend, identity, kind: failures alike in these are the same one."""
-
-
-@dataclass(frozen=True)
-class FailureGroup:
-    """One distinct failure. `failure` and `checked` are about `case`, the smallest one known."""
-
-    backend: str
-    identity: Identity
-    kind: str
-    checks: int
-    """Drawn cases that failed so on this backend."""
-    case: str
-    failure: Failure
-    checked: Checked
-    reduced: Reduced | None = None
-    reproducer: Path | None = None
-    """None while the run is not finished."""
-
-    @property
-    def key(self) -> Key:
-        return (self.backend, self.identity, self.kind)
 
 
 @dataclass(frozen=True)
@@ -84,6 +69,29 @@ class Run:
         own = {case.case for case in self.cases}
         return tuple(check for (case, _), check in self._all_checks.items() if case in own)
 
+    @cached_property
+    def ledger(self) -> tuple[EntryState, ...]:
+        """What became of each known failure, in the order of the ledger."""
+        if not self.meta.ledger:
+            return ()
+        # It was held against the day the run began, and so it stays when a report is made later.
+        today = datetime.fromisoformat(self.meta.started).date()
+        causes = {group.key: group.failure.cause for group in self._groups}
+        return entry_states(self.meta.ledger, self.events, today, causes)
+
+    @cached_property
+    def _known(self) -> KnownCauses:
+        return KnownCauses(self.meta.ledger, self.events)
+
+    def untolerated(self, check: Checked) -> tuple[Failure, ...]:
+        """Failures of a check that no entry of the ledger is about, whatever their cause."""
+        return tuple(f for f in check.failures if "" not in self._known.of(check, f.key))
+
+    def only_known(self, check: Checked) -> frozenset[str]:
+        """Columns in which a check fails, and only as the ledger says."""
+        failing = {failure.identity for failure in self.untolerated(check)}
+        return frozenset({failure.identity for failure in check.failures} - failing)
+
     def completed_checks(self, backend: str) -> int:
         """Distinct cases on which the backend itself was judged."""
         return sum(
@@ -103,20 +111,25 @@ class Run:
 
     @cached_property
     def matrix(self) -> dict[str, dict[str, Counter[str]]]:
-        """Backend, then column: how many cells, of both evidences together, have each status."""
+        """Backend, then column: how many cells, of both evidences together, have each status.
+
+        `known` are those that fail, and only as the ledger says.
+        """
         matrix: dict[str, dict[str, Counter[str]]] = {
             backend: {column: Counter() for column in COLUMNS} for backend in self.backends
         }
         for check in self.checks:
+            only_known = self.only_known(check)
             for cell in check.cells:
-                matrix[check.backend][cell.identity][cell.status] += 1
+                known = cell.status == "fail" and cell.identity in only_known
+                matrix[check.backend][cell.identity]["known" if known else cell.status] += 1
         return matrix
 
     @cached_property
     def exercised(self) -> dict[str, tuple[str, ...]]:
         """The identities, of the five, on which each backend was judged at all."""
         return {
-            backend: tuple(i for i in IDENTITIES if columns[i]["pass"] + columns[i]["fail"])
+            backend: tuple(i for i in IDENTITIES if _evidence(columns[i]))
             for backend, columns in self.matrix.items()
         }
 
@@ -144,10 +157,16 @@ class Run:
 
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:
-        """Distinct failures, worst first: crashes, hangs, then by column and number of checks."""
+        """Distinct failures that the ledger does not tolerate, worst first: crashes, hangs, then by
+        column and number of checks."""
+        return tuple(group for group in self._groups if not group.known)
+
+    @cached_property
+    def _groups(self) -> tuple[FailureGroup, ...]:
         found: dict[Key, list[Checked]] = {}
         for check in self.checks:
-            for identity, kind in dict.fromkeys((f.identity, f.kind) for f in check.failures):
+            failures = self.untolerated(check)
+            for identity, kind in dict.fromkeys((f.identity, f.kind) for f in failures):
                 found.setdefault((check.backend, identity, kind), []).append(check)
         reduced = {
             (e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Reduced)
@@ -172,6 +191,7 @@ class Run:
             smallest = self._all_checks.get((reduced.reduced, backend), checked)
             if any(f.key == (identity, kind) for f in smallest.failures):
                 checked = smallest
+        failure = next(f for f in checked.failures if f.key == (identity, kind))
         path = self.folder.reproducer_path(backend, identity, kind)
         return FailureGroup(
             backend=backend,
@@ -179,8 +199,9 @@ class Run:
             kind=kind,
             checks=len(checks),
             case=checked.case,
-            failure=next(f for f in checked.failures if f.key == (identity, kind)),
+            failure=failure,
             checked=checked,
+            known=all(failure.cause in self._known.of(c, failure.key) for c in checks),
             reduced=reduced,
             reproducer=path if path.exists() else None,
         )
@@ -218,6 +239,11 @@ class Run:
         """None where the run was cut short without a word."""
         return next((e for e in self.events if isinstance(e, Finished)), None)
 
+    @property
+    def unexpected_passes(self) -> tuple[EntryState, ...]:
+        """Entries that tolerated nothing although cases in their scope were checked."""
+        return tuple(state for state in self.ledger if state.state == "unexpected-pass")
+
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """What was asked for and not checked, in words; each is a reason for exit code 3."""
@@ -230,7 +256,7 @@ class Run:
             if name not in self.unavailable and not self.completed_checks(name)
         ]
         for column in self.meta.identities:
-            if not any(c[column]["pass"] + c[column]["fail"] for c in self.matrix.values()):
+            if not any(_evidence(columns[column]) for columns in self.matrix.values()):
                 reasons.append(f"{column} was asked for and no backend gave evidence of it")
         return tuple(reasons)
 
@@ -243,9 +269,13 @@ class Run:
     @property
     def verdict(self) -> int:
         """The exit code as far as the checks themselves decide it."""
-        if self.failures:
+        if self.failures or self.unexpected_passes:
             return VIOLATED
         return INCOMPLETE if self.missing else CLEAN
+
+
+def _evidence(column: Counter[str]) -> int:
+    return column["pass"] + column["fail"] + column["known"]
 
 
 def percentile(ascending: Sequence[int], percent: int) -> int:

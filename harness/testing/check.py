@@ -31,6 +31,7 @@ class RunOptions(TypedDict, total=False):
     reduce: bool
     run_dir: str | Path | None
     store: str | Path | None
+    ledger: str | Path | None
 
 
 def check(*backends: str | Path, **options: Unpack[RunOptions]) -> Run:
@@ -77,7 +78,7 @@ def _plain(options: RunOptions) -> dict[str, Any]:
             fields[name] = tuple(value) if isinstance(value, list | tuple) else (value,)
     if "trees" in fields:
         fields["trees"] = tuple(map(Path, fields["trees"]))
-    for name in ("run_dir", "store"):
+    for name in ("run_dir", "store", "ledger"):
         if fields.get(name) is not None:
             fields[name] = Path(fields[name])
     return fields

@@ -1,0 +1,98 @@
+"""A failure that somebody has written down: which one, where, why it may be, and until when."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Literal, get_args
+
+import msgspec
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.failure import Failure, Identity
+
+Treatment = Literal["tolerated", "quarantined"]
+"""Tolerated: it is checked, and fails as expected. Quarantined: it is never launched."""
+TREATMENTS: tuple[Treatment, ...] = get_args(Treatment)
+
+Spans = tuple[tuple[int, int], ...]
+"""Least and most of each accepted stretch of whole numbers; empty for any."""
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The cases that an entry speaks of; an empty field speaks of all.
+
+    `rows`, `topk` and `prefix` (keys) are those of the request that has most of them, padded rows
+    included. `window`: with a sliding window, or without.
+    """
+
+    dtype: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()
+    mask_mode: tuple[str, ...] = ()
+    window: bool | None = None
+    page_size: Spans = ()
+    head_dim: Spans = ()
+    requests: Spans = ()
+    rows: Spans = ()
+    topk: Spans = ()
+    prefix: Spans = ()
+
+    def covers(self, case: VerifyCase, device: str) -> bool:
+        """`device` is the run's, `cpu`, `cuda` or `cuda:N`."""
+        words = (
+            (self.dtype, case.shape.dtype),
+            (self.device, device.partition(":")[0]),
+            (self.mask_mode, case.mask.mode.name),
+        )
+        numbers = (
+            (self.page_size, case.layout.page_size),
+            (self.head_dim, case.shape.head_dim),
+            (self.requests, len(case.requests)),
+            (self.rows, max(request.num_rows for request in case.requests)),
+            (self.topk, max(request.tree.topk for request in case.requests)),
+            (self.prefix, max(request.prefix_len for request in case.requests)),
+        )
+        windowed = case.shape.window is not None
+        return (
+            (self.window is None or self.window == windowed)
+            and all(not accepted or word in accepted for accepted, word in words)
+            and all(
+                not spans or any(least <= number <= most for least, most in spans)
+                for spans, number in numbers
+            )
+        )
+
+
+class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry of a ledger. `number` counts from 1 in the order of the file.
+
+    `backend` is a name, or the reference that it is asked for by. `reason` names a tracker. An
+    entry holds up to the day `expires`, that day included. With a `cause`, only a failure that was
+    traced to it is this one.
+    """
+
+    number: int
+    backend: str
+    identity: Identity
+    kind: str
+    reason: str
+    expires: date
+    treatment: Treatment = "tolerated"
+    cause: str = ""
+    when: Scope = Scope()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(identity, kind), as `Failure.key`."""
+        return (self.identity, self.kind)
+
+    def days_left(self, today: date) -> int:
+        """Days that the entry holds still, today included; 0 and below: it is past."""
+        return (self.expires - today).days + 1
+
+    def covers(self, case: VerifyCase, backend: tuple[str, str], device: str) -> bool:
+        """Whether a check of this case is in its scope; `backend` is a name and a reference."""
+        return self.backend in backend and self.when.covers(case, device)
+
+    def is_about(self, failure: Failure) -> bool:
+        """Whether it is this failure, as far as identity and kind tell: a cause comes later."""
+        return failure.key == self.key

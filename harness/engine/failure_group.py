@@ -1,0 +1,38 @@
+"""Failures alike in backend, identity and kind, as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from treeproof.contract.event import Checked, Reduced
+from treeproof.contract.failure import Failure, Identity
+
+SEVERITIES = ("crash", "hang", "wrong")
+"""Worst first."""
+
+Key = tuple[str, Identity, str]
+"""Backend, identity, kind: failures alike in these are the same one."""
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """One distinct failure. `failure` and `checked` are about `case`, the smallest one known."""
+
+    backend: str
+    identity: Identity
+    kind: str
+    checks: int
+    """Drawn cases that failed so on this backend."""
+    case: str
+    failure: Failure
+    checked: Checked
+    known: bool = False
+    """The ledger has its cause, in all the checks that failed so."""
+    reduced: Reduced | None = None
+    reproducer: Path | None = None
+    """None while the run is not finished."""
+
+    @property
+    def key(self) -> Key:
+        return (self.backend, self.identity, self.kind)

@@ -1,0 +1,82 @@
+"""What a run says of its ledger: entries that tolerated something, that are past, or that are over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+from treeproof.contract.event import Checked, Covered, Event, Tolerated
+from treeproof.contract.known_failure import KnownFailure
+
+State = Literal["tolerated", "unexpected-pass", "quarantined", "expired", "not-reached"]
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """One entry after a run.
+
+    `checks` are those that failed as it says; of a quarantine, those that were not launched.
+    `reached`: checks in its scope that judged its identity. `days_left` from the day of the run on,
+    that day included; 0 and below: it is past.
+    """
+
+    entry: KnownFailure
+    state: State
+    checks: int
+    reached: int
+    days_left: int
+
+
+class KnownCauses:
+    """Which failures of which checks the ledger is about, and what they must be traced to."""
+
+    def __init__(self, entries: Sequence[KnownFailure], events: Iterable[Event]) -> None:
+        wanted = {entry.number: entry.cause for entry in entries}
+        self._causes: dict[tuple[str, str, str, str], set[str]] = {}
+        for event in events:
+            if isinstance(event, Tolerated):
+                place = (event.case, event.backend, event.identity, event.kind)
+                self._causes.setdefault(place, set()).add(wanted[event.entry])
+
+    def of(self, check: Checked, key: tuple[str, str]) -> Collection[str]:
+        """Causes that entries ask for where this check fails as `key`; "" among them: any."""
+        return self._causes.get((check.case, check.backend, *key), ())
+
+
+def entry_states(
+    entries: Sequence[KnownFailure],
+    events: Iterable[Event],
+    today: date,
+    causes: Mapping[tuple[str, str, str], str],
+) -> tuple[EntryState, ...]:
+    """In the order of the ledger. `causes`: what each distinct failure (backend, identity, kind)
+    was traced to; an entry with a cause is about no other."""
+    wanted = {entry.number: entry.cause for entry in entries}
+    failed: Counter[int] = Counter()
+    reached: Counter[int] = Counter()
+    for event in events:
+        if isinstance(event, Tolerated):
+            key, cause = (event.backend, event.identity, event.kind), wanted[event.entry]
+            failed[event.entry] += not cause or causes.get(key) == cause
+        elif isinstance(event, Covered):
+            reached[event.entry] += event.checks
+    return tuple(
+        _state(entry, failed[entry.number], reached[entry.number], entry.days_left(today))
+        for entry in entries
+    )
+
+
+def _state(entry: KnownFailure, failed: int, reached: int, days_left: int) -> EntryState:
+    state: State
+    if days_left <= 0:
+        state = "expired"
+    elif entry.treatment == "quarantined":
+        state, failed = "quarantined", reached
+    elif failed:
+        state = "tolerated"
+    else:
+        state = "unexpected-pass" if reached else "not-reached"
+    return EntryState(entry, state, failed, reached, days_left)
