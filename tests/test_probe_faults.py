@@ -15,7 +15,7 @@ import torch
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase, Window
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import Failure
+from treeproof.contract.failure import PROBES, Failure
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.registry import Backend, BackendUnavailable
@@ -97,7 +97,11 @@ def checked_of(
         make=lambda: kernel(case, lists),
         source="",
     )
-    return check_case(case, backend, CheckOptions())
+    return check_case(case, backend, CheckOptions(probes=frozenset(PROBES) - _OTHER_CASES))
+
+
+_OTHER_CASES = {"stale", "metamorphic"}
+"""Probes that launch related cases, whose lists are not written here."""
 
 
 def check(*arguments: Any, **named: Any) -> tuple[Failure, ...]:
