@@ -15,7 +15,7 @@ from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
-from treeproof.engine.checks.stages import build
+from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties.batch import judge_batch
@@ -47,7 +47,7 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
             raise
         # A kernel's fault comes to light at the next look at the device, which may be ours.
         trial.broke(raised(trial.stage, error))
-    _close(trial)
+    close(trial, trial.instance)
     _fill_gaps(trial)
     return trial.result()
 
@@ -79,17 +79,6 @@ def _run(trial: Trial) -> None:
         judge_rounds(trial, built.x)
         judge_stale(trial, built)
         judge_malformed_builds(trial)
-
-
-def _close(trial: Trial) -> None:
-    close = getattr(trial.instance, "close", None)
-    if callable(close):
-        try:
-            trial.call("close", close)
-        except Violation as violation:
-            trial.broke(violation)
-        except BackendUnavailable as error:
-            trial.broke(raised("close", error))
 
 
 def _fill_gaps(trial: Trial) -> None:

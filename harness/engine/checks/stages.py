@@ -11,11 +11,13 @@ from torch import Tensor
 from treeproof.backends import reference
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.inputs import Candidates, VerifyInput
+from treeproof.contract.registry import BackendUnavailable
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import contract
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.scene import Scene
+from treeproof.properties.violation import Violation, raised
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,15 @@ def attend_call(trial: Trial, instance: Any, true_x: VerifyInput) -> AttendCall:
         return trial.call("attend", instance.attend, state, *tensors)
 
     return attend
+
+
+def close(trial: Trial, instance: Any) -> None:
+    """Let the object go, if it wants to be told."""
+    end = getattr(instance, "close", None)
+    if callable(end):
+        try:
+            trial.call("close", end)
+        except Violation as violation:
+            trial.broke(violation)
+        except BackendUnavailable as error:
+            trial.broke(raised("close", error))

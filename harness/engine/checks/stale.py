@@ -17,15 +17,15 @@ import torch
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Evidence, Failure, Identity
 from treeproof.contract.inputs import Accepted, Candidates
-from treeproof.contract.registry import BackendUnavailable
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.outputs import against_oracle, quiet_launch, same_launches
 from treeproof.engine.checks.related import first_taken, staged
 from treeproof.engine.checks.rounds import judge_rounds
-from treeproof.engine.checks.stages import Built, attend_call, build
+from treeproof.engine.checks.stages import Built, attend_call, build, close
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.generate.related import larger, twin
+from treeproof.properties.kv import judge_writes
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.launch import Contents, launch
 from treeproof.properties.scene import Scene
@@ -63,7 +63,7 @@ def judge_stale(trial: Trial, fresh: Built) -> None:
         except Violation as violation:
             trial.broke(_stale(violation))
         else:
-            _close(trial, instance)
+            close(trial, instance)
 
 
 def _earlier(trial: Trial) -> Iterator[VerifyCase]:
@@ -124,27 +124,46 @@ def _again(trial: Trial, fresh: Built, instance: Any) -> None:
     built = build(after, instance, trial.scene, prepared.candidates)
     after.produced = dict(built.produced)
     judge_declared(after, built.x)
-    different = _outputs(trial, fresh, built, instance) if trial.has("attend") else None
+    _unbroken(after)
+    new = _take_over(trial, after)  # before attend can break on what was built
+    different = _launch_again(trial, after, fresh, built) if trial.has("attend") else None
     judge_rounds(after, built.x)
-    if after.broken:
-        raise Violation(after.failures[-1])
-    known = {f.key for f in trial.failures}
-    new = [f for f in after.failures if f.key not in known]
-    for failure in new:
-        stale = msgspec.structs.replace(
-            failure,
-            kind=_KINDS.get((failure.identity, failure.evidence), f"stale-{failure.kind}"),
-            message=_AFTER + failure.message,
-            probe="stale",
-        )
-        trial.judged(failure.identity, failure.evidence, failure.stage, [stale])
+    _unbroken(after)
+    new |= _take_over(trial, after)
     if different is not None and not new:
         trial.note(different)
 
 
-def _outputs(trial: Trial, fresh: Built, built: Built, instance: Any) -> Failure | None:
+def _unbroken(after: Trial) -> None:
+    if after.broken:
+        raise Violation(after.failures[-1])
+
+
+def _take_over(trial: Trial, after: Trial) -> bool:
+    """Move the failures that `trial` does not know yet over to it; whether there were any."""
+    known = {f.key for f in trial.failures}
+    new = [f for f in after.failures if f.key not in known]
+    after.failures.clear()
+    for failure in new:
+        stale = msgspec.structs.replace(
+            failure, kind=_kind(failure), message=_AFTER + failure.message, probe="stale"
+        )
+        trial.judged(failure.identity, failure.evidence, failure.stage, [stale])
+    return bool(new)
+
+
+def _kind(failure: Failure) -> str:
+    if (failure.identity, failure.stage) == ("kv", "attend"):
+        return "stale-write"
+    return _KINDS.get((failure.identity, failure.evidence), f"stale-{failure.kind}")
+
+
+def _launch_again(trial: Trial, after: Trial, fresh: Built, built: Built) -> Failure | None:
+    """Writes go to `after`; outputs that differ from those of a fresh object are returned."""
     first = quiet_launch(trial, attend_call(trial, trial.instance, fresh.x), fresh.x)
-    again = quiet_launch(trial, attend_call(trial, instance, built.x), built.x, kept=False)
+    again = quiet_launch(trial, attend_call(trial, after.instance, built.x), built.x, kept=False)
+    if trial.backend.capabilities.stores_kv and trial.wants("kv", "measured"):
+        after.note(*judge_writes(trial.scene, again))
     if trial.backend.capabilities.deterministic:
         right = same_launches(trial, first, again)
     else:
@@ -153,12 +172,3 @@ def _outputs(trial: Trial, fresh: Built, built: Built, instance: Any) -> Failure
         return None
     text = "outputs differ from those of a fresh object"
     return contract_failure("remembers-earlier-call", "attend", _AFTER + text)
-
-
-def _close(trial: Trial, instance: Any) -> None:
-    close = getattr(instance, "close", None)
-    if callable(close):
-        try:
-            trial.call("close", close)
-        except BackendUnavailable as error:
-            trial.note(contract_failure("raises", "close", str(error)))
