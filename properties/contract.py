@@ -11,6 +11,7 @@ from torch import Tensor
 
 from treeproof.contract.case import AttentionShape, KVLayout, MaskMode
 from treeproof.contract.inputs import (
+    LAYER_FIELDS,
     TENSOR_FIELDS,
     Accepted,
     Attended,
@@ -175,6 +176,8 @@ def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
                 f"build returned {type(result).__name__}, expected VerifyInput or a mapping",
             )
         )
+    # The layer's parameters are laid in afterwards: what a build says of them is not looked at.
+    produced = {name: value for name, value in produced.items() if name not in LAYER_FIELDS}
     known = {f.name for f in fields(VerifyInput)}
     unknown = sorted(set(produced) - known)
     if unknown:
@@ -224,7 +227,7 @@ def mutated(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[s
 
 def same_rows(a: Tensor, b: Tensor) -> Tensor:
     """(rows,) bool: bitwise equality of each row."""
-    size = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    size = {1: torch.int8, 2: torch.int16, 4: torch.int32}[a.element_size()]
     equal = a.contiguous().view(size) == b.contiguous().view(size)
     return equal.flatten(1).all(1)
 

@@ -97,7 +97,8 @@ def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
     """Measured: after the launch every row's slot holds its K and V, and nothing else moved."""
     own = scene.tree_slots
     real = scene.real_index
-    right = same_rows(done.k_cache[own], done.k[real]) & same_rows(done.v_cache[own], done.v[real])
+    right = same_rows(done.k_cache[own], done.k_stored[real])
+    right &= same_rows(done.v_cache[own], done.v_stored[real])
     changed = ~(same_rows(done.k_cache, done.k_before) & same_rows(done.v_cache, done.v_before))
     changed[own] = False
     if scene.case.layout.pad_slot >= 0:

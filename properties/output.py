@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeproof.contract.capabilities import Numerics
+from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.failure import Failure
 from treeproof.oracles.path import PathResult
-from treeproof.properties.bound import Bound, error_bound
+from treeproof.properties.bound import Bound, error_bound, natural
 from treeproof.properties.naming import row_name
 from treeproof.properties.scene import Scene
 
@@ -24,16 +24,14 @@ class Margin:
     rest: float
 
 
-def bounds(scene: Scene, truth: Sequence[PathResult], numerics: Numerics) -> list[Bound]:
+def bounds(
+    scene: Scene, truth: Sequence[PathResult], numerics: Numerics, capabilities: Capabilities
+) -> list[Bound]:
     shape = scene.case.shape
     return [
-        error_bound(
-            out=t.out, lse=t.lse, weight=t.weight, abs_v=t.abs_v, score_abs=t.score_abs,
-            score_max=t.score_max, visible=t.visible, head_dim=shape.head_dim,
-            dtype=shape.dtype, numerics=numerics,
-        )
+        error_bound(**vars(t), shape=shape, numerics=numerics, capabilities=capabilities)
         for t in truth
-    ]  # fmt: skip
+    ]
 
 
 def judge(
@@ -42,11 +40,15 @@ def judge(
     limits: Sequence[Bound],
     out: Tensor,
     lse: Tensor | None,
+    capabilities: Capabilities,
 ) -> tuple[list[Failure], Margin]:
-    """Compare `out` (T, Hq, Dv) and `lse` (T, Hq) with the oracle's results (node order)."""
+    """Compare `out` (T, Hq, Dv) and `lse` (T, Hq) with the oracle's results (node order).
+
+    `lse` is in the base, and with or without the sink, as `capabilities` say.
+    """
     failures: list[Failure] = []
     worst, worst_rest = 0.0, 0.0
-    got, got_lse = out.double().cpu(), None if lse is None else lse.double().cpu()
+    got, got_lse = out.double().cpu(), None if lse is None else natural(lse, capabilities).cpu()
     for b, request in enumerate(scene.case.requests):
         start = scene.case.qo_indptr[b]
         rows = torch.tensor([start + r for r in request.row_of_node])
@@ -70,20 +72,19 @@ def judge(
                 )
             )  # fmt: skip
         if got_lse is not None:
-            off = (got_lse[rows] - truth[b].lse).abs() / limits[b].lse
+            true = truth[b].lse_sink if capabilities.lse_includes_sink else truth[b].lse
+            off = (got_lse[rows] - true).abs() / limits[b].lse
             bad = (off.amax(1) > 1) | ~torch.isfinite(got_lse[rows]).all(1)
             for node in bad.nonzero().flatten().tolist():
                 row = request.row_of_node[node]
                 head = int(off[node].nan_to_num(torch.inf).argmax())
+                found, wanted = float(got_lse[start + row, head]), float(true[node, head])
                 failures.append(
                     Failure(
                         identity="output", kind="wrong-lse", evidence="measured", stage="attend",
-                        request=b, row=row,
-                        expected=f"{float(truth[b].lse[node, head]):.6g}",
-                        actual=f"{float(got_lse[start + row, head]):.6g}",
+                        request=b, row=row, expected=f"{wanted:.6g}", actual=f"{found:.6g}",
                         message=f"the log-sum-exp of {row_name(request, row)} at head {head} is "
-                        f"{float(got_lse[start + row, head]):.6g}, expected "
-                        f"{float(truth[b].lse[node, head]):.6g} (natural log)",
+                        f"{found:.6g}, expected {wanted:.6g} (natural log)",
                     )
                 )  # fmt: skip
     return failures, Margin(worst, worst_rest)

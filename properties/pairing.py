@@ -20,7 +20,7 @@ from treeproof.properties.expected import expected_reads, read_matrix
 from treeproof.properties.naming import column_name, row_name
 from treeproof.properties.probes.chorus import listen
 from treeproof.properties.probes.launch import AttendCall
-from treeproof.properties.probes.spike import Aim, hits
+from treeproof.properties.probes.spike import Aim, can_aim, hits
 from treeproof.properties.reading import Measured, prefix_edges
 from treeproof.properties.scene import Scene
 from treeproof.properties.visibility import FOREIGN, column_of_slot, expected_counts, wrong_places
@@ -120,7 +120,7 @@ def _name(
             if columns[column] >= 0 and (b, row, column) not in known:
                 aim = Aim(flat, columns[column])
                 places.append((aim, b, row, column, read.has(column)))
-    if not places:
+    if not places or not can_aim(scene):
         return []
     results = hits(attend, scene, x, [aim for aim, *_ in places])
     failures = []

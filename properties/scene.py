@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.case import VerifyCase
+from treeproof.contract.inputs import LayerParameters
 from treeproof.contract.ledger import SlotLedger
+from treeproof.generate.layer import layer_parameters
 
 TORCH_DTYPE = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "int8": torch.int8,
 }
 
 
@@ -36,6 +40,16 @@ class Scene:
     @property
     def dtype(self) -> torch.dtype:
         return TORCH_DTYPE[self.case.shape.dtype]
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """What the caches hold: numbers in the case's dtype, or codes."""
+        return TORCH_DTYPE[self.case.shape.kv_dtype or self.case.shape.dtype]
+
+    @cached_property
+    def layer(self) -> LayerParameters:
+        """Sinks, slopes and scales of the case, on the device of the scene."""
+        return layer_parameters(self.case, str(self.device))
 
     @cached_property
     def rows(self) -> tuple[tuple[int, int], ...]:

@@ -17,6 +17,18 @@ MaskName = Literal["FULL_MASK", "QLEN_ONLY", "QLEN_ONLY_BITPACKING"]
 CacheDtype = Literal[None, "float8_e4m3fn", "int8"]
 """None: the dtype of the case."""
 Factor = Literal["input", "tf32"] | Dtype
+UNIT_ROUNDOFF = {
+    "float32": 2.0**-24,
+    "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+    "tf32": 2.0**-10,
+}
+"""Half a unit in the last place of 1.0: 24, 8 and 11 significant bits, rounded to nearest; of TF32's 11
+significant bits a whole one, because matrix units that are handed float32 cut the rest off."""
+
+MOST_MERGED = 2.0**-3
+"""What merges may lose altogether, as it is declared: 32 of them in bfloat16, 256 in float16."""
+
 Positive = Annotated[int, Meta(ge=1)]
 
 
@@ -145,7 +157,7 @@ class Numerics(Typed, frozen=True, kw_only=True):
     the accumulators; `partial`: dtype in which partial results are kept before `merges` merges.
     "input" means the dtype of the case, "tf32" ten bits after the point, cut off. `tanh`: how a
     softcap is taken, "approx" being the hardware's instruction. Raises ValueError naming the field
-    and what is accepted.
+    and what is accepted: a kernel that may lose everything would never be wrong.
     """
 
     mul: Factor = "input"
@@ -155,3 +167,12 @@ class Numerics(Typed, frozen=True, kw_only=True):
     acc: Literal["input"] | Dtype = "float32"
     partial: Literal["input"] | Dtype = "float32"
     merges: Annotated[int, Meta(ge=0, le=64)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kept = "bfloat16" if self.partial == "input" else self.partial
+        most = int(MOST_MERGED / UNIT_ROUNDOFF[kept])
+        if self.merges > most:
+            raise ValueError(
+                f"merges is {self.merges}: accepted are 0 to {most} of partial results in {self.partial}"
+            )

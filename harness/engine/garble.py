@@ -34,6 +34,8 @@ def _garbage(like: Tensor, generator: torch.Generator) -> Tensor:
             0, 2 if like.dtype == torch.bool else 256, (size,), generator=generator
         )
         return noise.to(torch.uint8).view(like.dtype).reshape(like.shape).to(like.device)
+    if like.is_floating_point():  # parameters of the layer
+        return like * (0.25 + 2 * torch.rand(like.shape, generator=generator)).to(like)
     low, high = (-1, 1) if like.numel() == 0 else (-1, max(1, int(like.max())) + 1)
     noise = torch.randint(low, high, tuple(like.shape), generator=generator)
     return noise.to(device=like.device, dtype=like.dtype)

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import torch
 
-from treeproof.contract.capabilities import Numerics
+from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import (
     AttentionShape,
     Full,
@@ -268,8 +268,9 @@ def _judge_output(
     except Violation as violation:
         findings.add([violation.failure])
         return
-    limits = output.bounds(scene, truth, numerics)
-    failures, _ = output.judge(scene, truth, limits, attended.out, attended.lse)
+    usual = Capabilities()
+    limits = output.bounds(scene, truth, numerics, usual)
+    failures, _ = output.judge(scene, truth, limits, attended.out, attended.lse, usual)
     findings.add(failures)
 
 
@@ -295,5 +296,7 @@ def _judge_writes(
                 f"{name} is {cache.dtype} of heads {tuple(cache.shape[1:])}: accepted are "
                 f"{like.dtype} and {tuple(like.shape[1:])}, as of the rows"
             )
-    done = Launched(Attended(out=k), k, k, v, caches[0], caches[1], caches[2], caches[3])
+    done = Launched(
+        Attended(out=k), k, k, v, k, v, k, v, caches[0], caches[1], caches[2], caches[3]
+    )
     findings.add(kv.judge_writes(scene, done))

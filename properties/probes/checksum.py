@@ -50,7 +50,8 @@ def off_by(attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor) -> Ten
     shape = scene.case.shape
     group = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
     keys = max(r.prefix_len + r.num_nodes for r in scene.case.requests)
-    amplitude = 2.0 ** min(12, max(0, math.ceil(math.log2(keys))))
+    largest = 6 if shape.kv_dtype else 12  # codes of either kind hold 64 exactly
+    amplitude = 2.0 ** min(largest, max(0, math.ceil(math.log2(keys))))
     q = torch.zeros(
         len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )

@@ -64,7 +64,9 @@ def listen(
     speaks[tagged] = True
     v = torch.where(speaks[:, None, None], v_code, 0.0)
     code = v[tagged].double()  # (n, Hkv, Dv)
-    size = _query_size(shape.head_dim // groups * groups, shape.score_scale)
+    lanes = shape.head_dim // groups * groups
+    size = _query_size(lanes, shape.score_scale)
+    others = _weight_of_others(size * lanes * shape.score_scale, shape.softcap)
     off = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
     kv_head = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
     for drawing in range(_DRAWINGS):
@@ -82,7 +84,7 @@ def listen(
                 -v[0].to(scene.dtype),
             )
             done = launch(attend, scene, x, contents, "chorus")
-            wanted = _means(member[tagged], asked, kv_head, code, visible, keys)
+            wanted = _means(member[tagged], asked, kv_head, code, visible, keys, others)
             difference = (done.attended.out.double() - wanted).abs().flatten(1).amax(1)
             off = torch.maximum(off, difference)
     return (off <= tolerance(shape.dtype, numerics)).tolist()
@@ -109,17 +111,31 @@ def _query_size(lanes: int, scale: float) -> float:
     return 2.0 ** math.ceil(math.log2(_GAP / (lanes * scale)))
 
 
+def _weight_of_others(score: float, softcap: float | None) -> float:
+    """What a key that scores 0 weighs against one of the asked group."""
+    return math.exp(-score if softcap is None else -softcap * math.tanh(score / softcap))
+
+
 def _means(
-    member: Tensor, asked: Tensor, kv_head: Tensor, code: Tensor, visible: Tensor, keys: Tensor
+    member: Tensor,
+    asked: Tensor,
+    kv_head: Tensor,
+    code: Tensor,
+    visible: Tensor,
+    keys: Tensor,
+    others: float,
 ) -> Tensor:
     """(T, Hq, Dv) float64: mean V of the visible members of each head's asked group.
 
-    Where a row sees no member, all scores are 0 and the mean is over everything it sees.
+    All other keys count as well, `others` times as much: next to nothing but under a small softcap,
+    or where a row sees no member at all and the mean is over everything it sees.
     """
     heard = member[:, kv_head] == asked  # (n, Hq)
     chosen = visible[:, :, None] * heard  # (T, n, Hq)
     count = chosen.sum(1)  # (T, Hq)
     voices = code[:, kv_head]  # (n, Hq, Dv)
-    among = torch.einsum("tnh,nhd->thd", chosen, voices) / count.clamp(min=1)[..., None]
-    everything = torch.einsum("tn,nhd->thd", visible, voices) / keys.clamp(min=1)[:, None, None]
-    return torch.where((count > 0)[..., None], among, everything)
+    among = torch.einsum("tnh,nhd->thd", chosen, voices)
+    everything = torch.einsum("tn,nhd->thd", visible, voices)
+    total = count + others * (keys[:, None] - count)
+    alone = torch.where(total > 0, total, 1.0)  # padded rows see nothing
+    return (among + others * (everything - among)) / alone[..., None]

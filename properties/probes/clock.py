@@ -3,7 +3,9 @@
 One plane of the head is rotated by 2 pi / 256 a position. The reference key (the last prefix key,
 or the root where there is no prefix) holds a unit vector there, every other key is zero, so the
 reference's weight against all others is exp(g cos(angle)), which gives the angle back. Half of the
-query heads start a quarter turn behind, which gives the sine and so the whole circle.
+query heads start a quarter turn behind, which gives the sine and so the whole circle. Queries are
+turned by their distance from the reference instead of both by their positions: that is the same, and
+any cache can hold a unit vector that is not turned.
 """
 
 from __future__ import annotations
@@ -81,22 +83,26 @@ def _scores(
     k, v = zeros(scene, shape.head_dim), zeros(scene, shape.v_head_dim)
     v[..., _OTHERS] = scene.owned.to(v.dtype)[:, None]
     v[..., _STRANGE] = (~scene.owned).to(v.dtype)[:, None]
-    for slot, position in _references(scene, positions):
-        unit = torch.zeros(1, 1, shape.head_dim, dtype=torch.float64, device=scene.device)
-        unit[..., 0] = 1
-        k[slot] = rotate(unit, position, frequency)[0].to(k.dtype)
+    distance = positions.long().clone()
+    for b, slot, position in _references(scene, positions):
+        k[slot, :, 0] = 1
         v[slot, :, _OTHERS], v[slot, :, _REFERENCE] = 0, 1
-    q = rotate(q, positions, frequency).to(scene.dtype)
+        start = scene.case.qo_indptr[b]
+        distance[start : start + scene.case.requests[b].num_rows] -= position
+    q = rotate(q, distance, frequency).to(scene.dtype)
     stale_v = torch.zeros_like(v[0])
     stale_v[:, _STRANGE] = 1
     done = launch(attend, scene, x, Contents(q, k, v, k[0] * 0, stale_v), "clock")
     out = done.attended.out.double()
     ratio = out[..., _REFERENCE] / out[..., _OTHERS] * others.to(out.device)[:, None]
-    return ratio.log()[:, : len(phases)].cpu()
+    score = ratio.log()[:, : len(phases)].cpu()
+    if shape.softcap is not None:
+        score = (score / shape.softcap).clamp(-1, 1).atanh() * shape.softcap
+    return score
 
 
-def _references(scene: Scene, positions: Tensor) -> list[tuple[int, Tensor]]:
-    """Slot and position of each request's reference key.
+def _references(scene: Scene, positions: Tensor) -> list[tuple[int, int, Tensor]]:
+    """Request, slot and position of each reference key.
 
     A prefix key that other requests share would be a second reference to them: the root then.
     """
@@ -106,8 +112,8 @@ def _references(scene: Scene, positions: Tensor) -> list[tuple[int, Tensor]]:
         if request.prefix_len > shared:
             last = request.prefix_len - 1
             position = torch.tensor([last], dtype=torch.int64, device=scene.device)
-            found.append((scene.ledger.columns[b][last], position))
+            found.append((b, scene.ledger.columns[b][last], position))
         else:
             root = scene.case.qo_indptr[b]
-            found.append((scene.ledger.row_slots(b)[0], positions[root : root + 1].long()))
-    return [(slot, position) for slot, position in found if slot >= 0]
+            found.append((b, scene.ledger.row_slots(b)[0], positions[root : root + 1].long()))
+    return [(b, slot, position) for b, slot, position in found if slot >= 0]

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import Attended, VerifyInput
+from treeproof.generate.layer import neutral
 from treeproof.properties.contract import require_finite, valid_attended
+from treeproof.properties.probes.quantised import codes, decoded
 from treeproof.properties.scene import Scene
 
 AttendCall = Callable[[VerifyInput, Tensor, Tensor, Tensor, Tensor, Tensor], Any]
@@ -22,7 +24,11 @@ class Contents:
 
     `q` (T, Hq, D); `k` (num_slots, Hkv, D); `v` (num_slots, Hkv, Dv). `stale_k`, `stale_v` (one
     slot's worth, broadcast) lie in the tree's own slots before the launch writes them, and are the
-    K and V of padded rows: whoever reads either shows it.
+    K and V of padded rows: whoever reads either shows it. All in the case's dtype; a quantised cache
+    gets the nearest codes.
+
+    Unless `own_layer`, the launch has no sink that counts, no slope, and codes that are the values
+    themselves, so that chosen numbers mean what they were chosen for. A softcap stays.
     """
 
     q: Tensor
@@ -30,14 +36,25 @@ class Contents:
     v: Tensor
     stale_k: Tensor
     stale_v: Tensor
+    own_layer: bool = False
 
 
 @dataclass(frozen=True)
 class Launched:
+    """What a launch gave, and its arguments afterwards.
+
+    `k_given`, `v_given` (T, ...): the rows' K and V as they were handed over. `k_stored`, `v_stored`
+    (T, ...): what their slots must hold then. `*_before`: the caches as they were.
+    """
+
     attended: Attended
     q: Tensor
     k: Tensor
     v: Tensor
+    k_given: Tensor
+    v_given: Tensor
+    k_stored: Tensor
+    v_stored: Tensor
     k_before: Tensor
     v_before: Tensor
     k_cache: Tensor
@@ -48,22 +65,47 @@ def launch(
     attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents, probe: str
 ) -> Launched:
     """Fill fresh caches, call attend once, check shapes and that real rows are finite."""
-    k_before, v_before = contents.k.clone(), contents.v.clone()
-    k_before[scene.tree_slots] = contents.stale_k.to(k_before.dtype)
-    v_before[scene.tree_slots] = contents.stale_v.to(v_before.dtype)
-    rows = scene.row_slot.clamp(min=0)
-    k, v = contents.k[rows], contents.v[rows]
-    if len(scene.real) < len(scene.rows):
-        k[scene.padding] = contents.stale_k.to(k.dtype)
-        v[scene.padding] = contents.stale_v.to(v.dtype)
+    layer = scene.layer
+    if not contents.own_layer:
+        layer = neutral(layer)
+        neutrals = {name: given for name, given in vars(layer).items() if given is not None}
+        x = replace(x, **neutrals) if neutrals else x
+    k_before, k_given, k_stored = _laid(scene, contents.k, contents.stale_k, layer.k_scale)
+    v_before, v_given, v_stored = _laid(scene, contents.v, contents.stale_v, layer.v_scale)
     k_cache, v_cache = k_before.clone(), v_before.clone()
-    q = contents.q.clone()
+    q, k, v = contents.q.clone(), k_given.clone(), v_given.clone()
     attended = valid_attended(attend(x, q, k, v, k_cache, v_cache), scene)
     require_finite(attended, scene, probe)
     # A kernel may write every launch into one buffer of its own (a captured graph does).
     lse = None if attended.lse is None else attended.lse.clone()
     attended = replace(attended, out=attended.out.clone(), lse=lse)
-    return Launched(attended, q, k, v, k_before, v_before, k_cache, v_cache)
+    return Launched(
+        attended, q, k, v, k_given, v_given, k_stored, v_stored,
+        k_before, v_before, k_cache, v_cache,
+    )  # fmt: skip
+
+
+def _laid(
+    scene: Scene, held: Tensor, stale: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The cache before the launch, the rows' own numbers, and what they are to be stored as.
+
+    `held` (num_slots, Hkv, lanes). Under a quantised cache the rows get the numbers of their codes,
+    in the case's dtype, so that there is one nearest code for each however it is looked for.
+    """
+    stored, stale = held, stale.to(held.dtype)
+    if scale is not None:
+        stored, stale = (
+            codes(held, scale, scene.stored_dtype),
+            codes(stale, scale, scene.stored_dtype),
+        )
+    rows = stored[scene.row_slot.clamp(min=0)]
+    if len(scene.real) < len(scene.rows):
+        rows[scene.padding] = stale
+    before = stored.clone()
+    before[scene.tree_slots] = stale
+    given = rows if scale is None else decoded(rows, scale).to(held.dtype)
+    return before, given, rows
 
 
 def zeros(scene: Scene, width: int) -> Tensor:

@@ -68,7 +68,8 @@ def contents(scene: Scene, x: VerifyInput, data: LogicalData, fill: Fill) -> Con
         k[columns[held]] = k_prefix[held]
         v[columns[held]] = data.v_prefix[b].to(scene.device)[held]
     stale = 0.5 * fill.scale
-    return Contents(q, k, v, torch.full_like(k[0], stale), torch.full_like(v[0], -stale))
+    stale_k, stale_v = torch.full_like(k[0], stale), torch.full_like(v[0], -stale)
+    return Contents(q, k, v, stale_k, stale_v, own_layer=True)
 
 
 def _poison(scene: Scene, width: int, word: int, fill: Fill) -> Tensor:

@@ -4,6 +4,9 @@ Every slot holds a K code and a V code (another one in every KV head). A query i
 large, so its softmax is all but one at that key, and the output is that key's V code, to the bit of
 a sign. A kernel that takes K from one slot and V from another passes tomography and fails here.
 One launch serves all rows and all query heads, each aimed at another key.
+
+A softcap leaves no more than twice its size between any two scores. There one lane of every key is
+1 and takes so much off that the aimed key scores above 0 and every other one below it.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ def hits(attend: AttendCall, scene: Scene, x: VerifyInput, aims: Sequence[Aim]) 
     shape = scene.case.shape
     slots = scene.case.layout.num_slots
     heads = shape.num_q_heads
-    k_code = sign_codes(slots, shape.num_kv_heads, shape.head_dim, 1, scene.device)
+    bits, lanes = bits_needed(slots), _code_lanes(scene)
+    k_code = sign_codes(slots, shape.num_kv_heads, lanes, 1, scene.device)
+    k_code = torch.nn.functional.pad(k_code, (0, shape.head_dim - lanes), value=1.0)
     v_code = sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 2, scene.device)
-    size = _query_size(shape.head_dim, bits_needed(slots), shape.score_scale)
+    size = _query_size(lanes, bits, shape.score_scale, shape.softcap)
     place, launches = _place(aims, heads)
     where = torch.tensor(place, dtype=torch.int64, device=scene.device).reshape(-1, 3)
     target = torch.tensor([aim.slot for aim in aims], dtype=torch.int64, device=scene.device)
@@ -54,7 +59,9 @@ def hits(attend: AttendCall, scene: Scene, x: VerifyInput, aims: Sequence[Aim]) 
         q = torch.zeros(
             len(scene.rows), heads, shape.head_dim, dtype=scene.dtype, device=scene.device
         )
-        q[where[now, 1], where[now, 2]] = k[target[now], kv_head[now]] * size
+        aimed = k[target[now], kv_head[now]] * size
+        aimed[:, lanes:] *= -(lanes - _least(lanes, bits))
+        q[where[now, 1], where[now, 2]] = aimed
         done = launch(
             attend,
             scene,
@@ -67,13 +74,31 @@ def hits(attend: AttendCall, scene: Scene, x: VerifyInput, aims: Sequence[Aim]) 
     return tuple(found.tolist())
 
 
-def _query_size(head_dim: int, bits: int, scale: float) -> float:
+def can_aim(scene: Scene) -> bool:
+    """Whether there are lanes enough to tell every key apart from all others."""
+    return _code_lanes(scene) >= bits_needed(scene.case.layout.num_slots)
+
+
+def _code_lanes(scene: Scene) -> int:
+    """Lanes of a key's code; under a softcap one lane is taken for what is taken off."""
+    shape = scene.case.shape
+    return shape.head_dim if shape.softcap is None else shape.head_dim - 1
+
+
+def _least(lanes: int, bits: int) -> int:
+    """Lanes that any two codes differ in, at least."""
+    return max(1, lanes // bits)
+
+
+def _query_size(lanes: int, bits: int, scale: float, softcap: float | None) -> float:
     """Power of two that puts the aimed key's score _GAP above the next.
 
-    Codes differ in at least head_dim // bits lanes, each of which takes 2 size scale off.
+    Each lane that codes differ in takes 2 size scale off: the score of the aimed key is half of the
+    gap, and the next is as far below 0, where a softcap asks for that. Scores the size of the cap
+    are three quarters of it afterwards, and larger ones hardly more.
     """
-    least = max(1, head_dim // bits)
-    return 2.0 ** math.ceil(math.log2(_GAP / (2 * least * scale)))
+    half = _GAP / 2 if softcap is None else max(_GAP / 2, softcap)
+    return 2.0 ** math.ceil(math.log2(half / (_least(lanes, bits) * scale)))
 
 
 def _place(aims: Sequence[Aim], heads: int) -> tuple[list[tuple[int, int, int]], int]:

@@ -47,7 +47,8 @@ def weigh(
     other_channel, unowned_channel = per_launch, per_launch + 1
     # Outputs near 1 keep half-precision weights out of the subnormal range.
     keys = max(r.prefix_len + r.num_nodes for r in scene.case.requests)
-    amplitude = 2.0 ** min(12, max(0, math.ceil(math.log2(keys))))
+    largest = 6 if shape.kv_dtype else 12  # codes of either kind hold 64 exactly
+    amplitude = 2.0 ** min(largest, max(0, math.ceil(math.log2(keys))))
     q = torch.zeros(
         len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )

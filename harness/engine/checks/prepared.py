@@ -12,6 +12,7 @@ import torch
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import Accepted, Candidates
 from treeproof.generate.data import LogicalData, logical_data
+from treeproof.generate.layer import layer_parameters
 from treeproof.generate.pool import candidates
 from treeproof.oracles.path import PathResult, attend_paths
 from treeproof.properties.kv import Move, moves
@@ -46,6 +47,7 @@ def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
     scene = Scene.of(case, device)
     data = logical_data(case)
     made = candidates(case, scene.ledger, device)
+    layer = layer_parameters(case)  # where the data are
     start = time.perf_counter()
     truth = tuple(
         attend_paths(
@@ -57,6 +59,7 @@ def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
             data.v_prefix[b],
             data.k_tree[b],
             data.v_tree[b],
+            layer,
         )
         for b, request in enumerate(case.requests)
     )

@@ -70,9 +70,10 @@ def _commit(trial: Trial, seen: VerifyInput) -> None:
     if not trial.wants("kv", "measured"):
         return
     shape, slots, device = trial.case.shape, trial.case.layout.num_slots, trial.scene.device
+    stored = trial.scene.stored_dtype  # codes are moved as they are
     before = (
-        sign_codes(slots, shape.num_kv_heads, shape.head_dim, 3, device).to(trial.scene.dtype),
-        sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 4, device).to(trial.scene.dtype),
+        sign_codes(slots, shape.num_kv_heads, shape.head_dim, 3, device).to(stored),
+        sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 4, device).to(stored),
     )
     failures: list[Failure] = []
     for move, accepted in zip(trial.prepared.moves, trial.prepared.accepted, strict=True):

@@ -39,8 +39,9 @@ def build(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> Built:
         if trial.borrows("build"):
             produced = {}
         if isinstance(result, VerifyInput):
-            return Built(result, produced)
-    return Built(replace(reference.build(copied(made)), **produced), produced)
+            return Built(replace(result, **vars(scene.layer)), produced)
+    x = replace(reference.build(copied(made)), **produced)
+    return Built(replace(x, **vars(scene.layer)), produced)
 
 
 def attend_call(trial: Trial, instance: Any, true_x: VerifyInput) -> AttendCall:
@@ -49,7 +50,8 @@ def attend_call(trial: Trial, instance: Any, true_x: VerifyInput) -> AttendCall:
 
     def attend(x: VerifyInput, *tensors: Tensor) -> Any:
         if not trial.backend.capabilities.stores_kv:
-            store_kv(true_x, *tensors[1:])  # `x` may be garbage where the backend does not look
+            # `x` may be garbage where the backend does not look; the scales are those of the launch.
+            store_kv(replace(true_x, k_scale=x.k_scale, v_scale=x.v_scale), *tensors[1:])
         state = x if plan is None else trial.call("plan", plan, x)
         return trial.call("attend", instance.attend, state, *tensors)
 
