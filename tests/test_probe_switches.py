@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from treeproof.contract.backend import Backend, describe
 from treeproof.contract.capabilities import Capabilities, Numerics
@@ -62,7 +63,19 @@ class PositionsBufferOfTheFirstBatch(Right):
         return replace(x, positions=self.kept[: len(x.positions)].clone())
 
 
+class LooksOneColumnFurther(Right):
+    """The last bit of an output hangs on the table's cell after a request's last column."""
+
+    def attend(self, x: VerifyInput, *tensors: Any) -> Any:
+        done = super().attend(x, *tensors)
+        columns = x.seq_lens + 5
+        if bool((x.req_to_token[x.request_slots, columns] > 0).any()):
+            done.out[0, 0, 0] = torch.nextafter(done.out[0, 0, 0], done.out.new_tensor(9.0))
+        return done
+
+
 FAULTS: dict[str, tuple[type[Right], tuple[str, str]]] = {
+    "tails": (LooksOneColumnFurther, ("contract", "depends-on-tail")),
     "stale": (PositionsBufferOfTheFirstBatch, ("position", "stale-position")),
 }
 
@@ -70,7 +83,7 @@ FAULTS: dict[str, tuple[type[Right], tuple[str, str]]] = {
 def backend_of(make: type[Right]) -> Backend:
     right = load("direct-mask")
     return describe(
-        make, "planted", consumes=right.consumes, capabilities=Capabilities(),
+        make, "planted", consumes=right.consumes | {"request_slots", "req_to_token", "seq_lens"}, capabilities=Capabilities(),
         numerics=Numerics(p="float32"),
     )  # fmt: skip
 

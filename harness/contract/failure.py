@@ -27,6 +27,7 @@ PROBES: tuple[str, ...] = (
     "walk",
     "commit",
     "malformed",
+    "tails",
     "stale",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""

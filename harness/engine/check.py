@@ -17,6 +17,7 @@ from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
+from treeproof.engine.checks.tails import judge_tails
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.violation import Violation, raised
@@ -77,6 +78,7 @@ def _run(trial: Trial) -> None:
         judge_declared(trial, built.x)
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
+        judge_tails(trial, built)
         judge_stale(trial, built)
         judge_malformed_builds(trial)
 
