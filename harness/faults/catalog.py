@@ -11,15 +11,18 @@ from treeproof.faults import (
     commits,
     degenerate,
     frontiers,
+    lengths,
     links,
     malformed,
     mask_layouts,
     masks,
+    optimism,
     pages,
     positions,
     prefixes,
     reads,
     slots,
+    state,
     walk_edits,
     walks,
     windows,
@@ -49,6 +52,9 @@ FAULTS: tuple[Fault, ...] = (
     *frontiers.FAULTS,
     *writes.FAULTS,
     *batches.FAULTS,
+    *lengths.FAULTS,
+    *state.FAULTS,
+    *optimism.FAULTS,
 )
 
 
