@@ -115,7 +115,8 @@ def judge_link_cells(
                 what = "padding" if padded else "a real row"
                 failures.append(
                     Failure(
-                        identity="traversal", kind="dangling-link", evidence="declared",
+                        identity="traversal", evidence="declared",
+                        kind="padding-link" if padded else "dangling-link",
                         stage=stage, request=b, row=row, expected="-1", actual=str(found),
                         message=f"{name} of row {row} ({what}) is {found}, expected -1"
                         + ("" if padded else f" or a row from 1 to {request.num_nodes - 1}"),
