@@ -11,11 +11,14 @@ from typing import Any, Literal
 import pytest
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value
+from treeproof.contract.wire import FileError
 from treeproof.engine.settings import SettingsError
 from treeproof.plugin.report import ATTRIBUTE, Reporter
 from treeproof.plugin.run import PytestRun, current
 
-KEYS = ("seed", "profile", "examples", "device", "dtype", "identity", "run-dir", "reduce")
+KEYS = (
+    "seed", "profile", "examples", "device", "dtype", "identity", "ledger", "run-dir", "reduce"
+)  # fmt: skip
 """Settings of a run that a pytest session can be given, as `--treeproof-KEY` and in the ini file."""
 
 MARKER = "treeproof"
@@ -71,7 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         if not worker and run.folder.meta_path.exists():
             raise SettingsError(f"run folder {run.folder.path} already holds a run: name another")
-    except (ConfigError, SettingsError) as error:
+        run.read_ledger()
+    except (ConfigError, SettingsError, FileError) as error:
         raise pytest.UsageError(f"treeproof: {error}") from None
     config.stash[RUN] = run
     token = current.set(run)
@@ -100,6 +104,14 @@ def pytest_configure_node(node: Any) -> None:
     """pytest-xdist: what all processes of a session have in common."""
     run: PytestRun = node.config.stash[RUN]
     node.workerinput[MARKER] = {"name": run.name, "new_seed": run.new_seed}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist writes down how far it got with the ledger; the reporter does, too,
+    before it reads what all of them have written."""
+    run = session.config.stash[RUN]
+    if run.writer != "main":
+        run.record(*run.ledger.counts())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -98,7 +98,8 @@ def test_options_stand_in_one_group_and_each_has_an_ini_twin(pytester: pytest.Py
     options = set(re.findall(r"^  --treeproof-([a-z-]+)", text, re.MULTILINE))
     twins = set(re.findall(r"^  treeproof_([a-z_]+) \(", text, re.MULTILINE))
     assert options == {
-        "seed", "profile", "examples", "device", "dtype", "identity", "run-dir", "no-reduce"
+        "seed", "profile", "examples", "device", "dtype", "identity", "ledger", "run-dir",
+        "no-reduce",
     }  # fmt: skip
     assert twins == {option.removeprefix("no-").replace("-", "_") for option in options}
     markers = pytester.runpytest_inprocess("--markers")

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.failure import Failure, Identity
+from treeproof.contract.failure import Identity
 
 Treatment = Literal["tolerated", "quarantined"]
 """Tolerated: it is checked, and fails as expected. Quarantined: it is never launched."""
@@ -92,7 +92,3 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def covers(self, case: VerifyCase, backend: tuple[str, str], device: str) -> bool:
         """Whether a check of this case is in its scope; `backend` is a name and a reference."""
         return self.backend in backend and self.when.covers(case, device)
-
-    def is_about(self, failure: Failure) -> bool:
-        """Whether it is this failure, as far as identity and kind tell: a cause comes later."""
-        return failure.key == self.key

@@ -58,17 +58,19 @@ class Ledger:
         """The entry that keeps this case from being launched, if any does."""
         return next((e for e in self._holding(case, backend) if e.treatment == "quarantined"), None)
 
-    def tolerates(self, case: VerifyCase, backend: BackendMeta, failure: Failure) -> bool:
-        """Whether an entry tolerates this failure, whatever its cause."""
+    def tolerates(
+        self, case: VerifyCase, backend: BackendMeta, key: tuple[str, str], cause: str = ""
+    ) -> bool:
+        """Whether an entry tolerates this failure; by default, whatever its cause."""
         return any(
-            entry.is_about(failure) and not entry.cause for entry in self._tolerating(case, backend)
+            entry.key == key and entry.cause == cause for entry in self._tolerating(case, backend)
         )
 
     def untolerated(
         self, case: VerifyCase, backend: BackendMeta, checked: Checked
     ) -> tuple[Failure, ...]:
         """The failures of a check that no entry speaks of."""
-        return tuple(f for f in checked.failures if not self.tolerates(case, backend, f))
+        return tuple(f for f in checked.failures if not self.tolerates(case, backend, f.key))
 
     def note(self, case: VerifyCase, backend: BackendMeta, checked: Checked) -> list[Tolerated]:
         """What to write down about a check: each of its failures that an entry is about.
@@ -79,7 +81,7 @@ class Ledger:
         for entry in self._tolerating(case, backend):
             if any(c.identity == entry.identity and c.status in JUDGED for c in checked.cells):
                 self.reached[entry.number] += 1
-            if any(entry.is_about(failure) for failure in checked.failures):
+            if any(failure.key == entry.key for failure in checked.failures):
                 found.append(
                     Tolerated(
                         case=case.id,

@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import msgspec
 import pytest
 
 from treeproof.contract.backend import Backend, BackendError, BackendUnavailable
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, Failure
+from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import FailureKey, Reproducer, decode_reproducer
 from treeproof.engine.beginning import versions
+from treeproof.engine.loss import not_checked
 from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.summary import REDUCED_UNIT
@@ -74,8 +77,10 @@ def hold(subject: Subject, share: Share, run: PytestRun) -> None:
     item = _Item(subject, _load(subject, settings, run), settings, share, run)
     with _one_thread(settings.device_kind):
         item.draw()
-        if item.failing:
-            raise item.explained()
+        if item.failing and (error := item.explained()) is not None:
+            raise error
+    if item.known:
+        pytest.xfail(f"{item.backend.name}: {'; '.join(item.known.values())}")
     if not item.judged:
         pytest.skip(f"{item.backend.name}: {'; '.join(sorted(item.reasons)) or 'nothing judged'}")
 
@@ -128,6 +133,13 @@ class _Item:
     """Some identity of some case was judged."""
     reasons: set[str] = field(default_factory=set)
     """Why cases were not."""
+    known: dict[int, str] = field(default_factory=dict)
+    """Entries of the ledger that tolerated something, and what to say of them."""
+
+    def __post_init__(self) -> None:
+        reference = self.subject.reference or self.backend.name
+        self.meta = BackendMeta(reference=reference, name=self.backend.name)
+        self.ledger = replace(self.run.ledger, device=self.settings.device)
 
     def draw(self) -> None:
         """Check every case. Hypothesis only draws: our reducer keeps to one failure, and is faster."""
@@ -144,18 +156,39 @@ class _Item:
         check()
 
     def _judge(self, case: VerifyCase, unit: str) -> None:
+        quarantine = self.ledger.quarantine(case, self.meta)
+        if quarantine is not None:
+            self._skip(case, unit, quarantine)
+            return
         with self.run.at_work(case, self.backend.name) as enter:
             checked = self._check(case, self.settings.columns, enter)
-        self.run.record(case_drawn(case, unit), checked)
+        tolerated = self.ledger.note(case, self.meta, checked)
+        self.run.record(case_drawn(case, unit), *tolerated, checked)
+        self._note_known({event.entry for event in tolerated}, "")
         for cell in checked.cells:
             if cell.identity != "contract":
                 self.judged |= cell.status in ("pass", "fail", "tie")
                 self.reasons |= {cell.reason} if cell.status == "unsupported" else set()
-        if checked.failures:
-            key = next(iter(by_key(checked.failures)))
+        failures = self.ledger.untolerated(case, self.meta, checked)
+        if failures:
+            key = next(iter(by_key(failures)))
             known = self.failing.setdefault(key, (case, checked))
             if case.num_rows < known[0].num_rows:
                 self.failing[key] = (case, checked)
+
+    def _skip(self, case: VerifyCase, unit: str, entry: KnownFailure) -> None:
+        reason = f"quarantined: {entry.reason}"
+        self.ledger.reached[entry.number] += 1
+        self.reasons.add(reason)
+        cells = not_checked(self.settings.columns, reason)
+        self.run.record(
+            case_drawn(case, unit), Checked(case=case.id, backend=self.backend.name, cells=cells)
+        )
+
+    def _note_known(self, entries: Collection[int], cause: str) -> None:
+        for entry in self.ledger.entries:
+            if entry.number in entries and entry.cause == cause:
+                self.known[entry.number] = f"{entry.identity}: {entry.kind}: {entry.reason}"
 
     def _check(
         self,
@@ -173,19 +206,40 @@ class _Item:
         )
         return check_case(case, self.backend, options)
 
-    def explained(self) -> TreeAttentionError:
-        """One error that shows each failure in its smallest case, which is kept in the folder."""
+    def _check_smaller(self, case: VerifyCase, columns: Iterable[str]) -> Checked:
+        """What a smaller case shows that is not known; a quarantined one is not launched."""
+        if self.ledger.quarantine(case, self.meta) is not None:
+            return Checked(case=case.id, backend=self.backend.name, cells=())
+        checked = self._check(case, columns)
+        new = self.ledger.untolerated(case, self.meta, checked)
+        return msgspec.structs.replace(checked, failures=new)
+
+    def explained(self) -> TreeAttentionError | None:
+        """One error that shows each failure in its smallest case, which is kept in the folder; None
+        where each was traced to a cause that the ledger tolerates."""
         order = sorted(self.failing, key=lambda key: COLUMNS.index(key[0]))
-        errors = [self._explained(key, *self.failing[key]) for key in order]
+        found = [(key, self._explained(key, *self.failing[key])) for key in order]
+        errors = [error for key, error in found if not self._has_known_cause(key, error)]
+        if not errors:
+            return None
         text = "\n\n".join(map(str, errors))
         failures = [failure for error in errors for failure in error.failures]
         return type(errors[0])(text, failures, errors[0].case)
+
+    def _has_known_cause(self, key: Key, error: TreeAttentionError) -> bool:
+        """An entry asks for the cause that was found."""
+        cause = next(failure.cause for failure in error.failures if failure.key == key)
+        drawn, _ = self.failing[key]
+        if not cause or not self.ledger.tolerates(drawn, self.meta, key, cause):
+            return False
+        self._note_known({entry.number for entry in self.ledger.entries if entry.key == key}, cause)
+        return True
 
     def _explained(self, key: Key, case: VerifyCase, checked: Checked) -> TreeAttentionError:
         reduction, event = "not reduced", None
         if self.settings.reduce:
             columns = frozenset(self.settings.columns)
-            least = smallest(case, key, self._check, columns, REDUCE_SECONDS)
+            least = smallest(case, key, self._check_smaller, columns, REDUCE_SECONDS)
             if least is None:
                 reduction = "it did not fail so again"
             else:

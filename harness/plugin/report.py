@@ -38,6 +38,8 @@ class Reporter:
     """By name. A `reference` is empty where no command line finds the backend."""
     failed: dict[str, str] = field(default_factory=dict)
     """First failing item of each backend."""
+    over: bool = False
+    """A known failure does not fail any more."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -87,6 +89,7 @@ class Reporter:
             command=tuple(sys.argv),
             versions=versions(),
             platform=platform.platform(),
+            ledger=self.run.ledger.entries,
         )
         self.run.folder.make()
         body = msgspec.json.format(msgspec.json.encode(meta))
@@ -95,7 +98,7 @@ class Reporter:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.run.backends.exists():
             self._finish()
-        if self.nothing_checked and session.exitstatus == pytest.ExitCode.OK:
+        if (self.nothing_checked or self.over) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _finish(self) -> None:
@@ -108,8 +111,9 @@ class Reporter:
         settings = self.run.settings()
         losses = events_of_losses(self.run.folder, settings.columns)
         self.ran += bool(losses)
-        self.run.record(*losses)
+        self.run.record(*losses, *self.run.ledger.counts())
         found = Run.read(self.run.folder.path)
+        self.over = bool(found.unexpected_passes)
         keep_failures(found, settings, store=None, saved=())
         seconds = time.monotonic() - self.run.started
         self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
@@ -136,10 +140,11 @@ def summary_lines(run: Any, failed: Mapping[str, str]) -> Iterator[str]:
     `failed` has the failing item of backends that can be run again in no other way.
     """
     from treeproof.reports.console import printable
+    from treeproof.reports.ledger_lines import ledger_lines
     from treeproof.reports.matrix import matrix_lines, reason_lines
     from treeproof.reports.terminal import figures, last_words, replay_command
 
-    for line in (*matrix_lines(run), *reason_lines(run)):
+    for line in (*matrix_lines(run), *reason_lines(run), *ledger_lines(run)):
         yield printable(line.plain)
     yield from (printable(line) for line in figures(run) if not line.startswith("events"))
     for group in run.failures:

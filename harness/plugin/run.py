@@ -19,6 +19,7 @@ from treeproof.config import read_folder, run_settings
 from treeproof.contract.event import Event
 from treeproof.contract.wire import write_atomically
 from treeproof.engine.in_flight import InFlight, InFlightFile
+from treeproof.engine.ledger import Ledger
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event, file_name
 from treeproof.generate.profiles import PROFILES
 
@@ -48,6 +49,8 @@ class PytestRun:
     marks: bool = True
     """The plug-in is there and has registered its marker."""
     started: float = field(default_factory=time.monotonic)
+    ledger: Ledger = field(default_factory=Ledger)
+    """Known failures; those of the file once `read_ledger` was called."""
     noted: list[str] = field(default_factory=list)
     """Names of the backends that the test at hand has tried to load."""
 
@@ -61,6 +64,11 @@ class PytestRun:
         if PROFILES[settings.profile].fixed_seed is None and not any("seed" in x for x in layers):
             return replace(settings, seed=self.new_seed)  # one for the whole session
         return settings
+
+    def read_ledger(self) -> None:
+        """Raises FileError where the ledger's file cannot be used."""
+        settings = self.settings()
+        self.ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
 
     @property
     def folder(self) -> RunFolder:
@@ -110,5 +118,6 @@ def current_run() -> PytestRun:
     run = current.get()
     if run is None:
         run = PytestRun(Path.cwd(), below=read_folder(Path.cwd()), writer="", marks=False)
+        run.read_ledger()
         current.set(run)
     return run
