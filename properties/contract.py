@@ -236,11 +236,11 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Bitwise equality, NaN payloads and signed zeros included."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return (
-        torch.equal(
-            a.contiguous().reshape(-1).view(torch.uint8),
-            b.contiguous().reshape(-1).view(torch.uint8),
-        )
-        if a.numel()
-        else True
-    )
+    return torch.equal(_octets(a), _octets(b)) if a.numel() else True
+
+
+def _octets(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, flat."""
+    whole = tensor.contiguous()
+    # A single element is contiguous whatever its stride, and bytes are viewed at a stride of 1 only.
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
