@@ -1,4 +1,4 @@
-"""A fault in a part of the launches only: for one dtype, one batch size, one head."""
+"""A fault in a part of what is launched: for one dtype, one row count, some rows, one head."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from treeproof.contract.backend import Backend
@@ -33,17 +34,37 @@ def when(right: Backend, wrong: Backend, condition: When) -> Backend:
 def in_one_head(right: Backend, wrong: Backend, head: int) -> Backend:
     """The backend, one of whose query heads attends as the wrong one does."""
 
+    def chosen(x: VerifyInput, out: Tensor) -> Tensor:
+        return torch.arange(out.shape[1], device=out.device) == head % out.shape[1]
+
+    return _mixed(right, wrong, chosen)
+
+
+def in_later_rows(right: Backend, wrong: Backend) -> Backend:
+    """The backend, which attends as the wrong one does in all rows but the root of each request."""
+
+    def chosen(x: VerifyInput, out: Tensor) -> Tensor:
+        later = torch.ones(len(out), 1, dtype=torch.bool, device=out.device)
+        later[x.qo_indptr[:-1]] = False
+        return later
+
+    return _mixed(right, wrong, chosen)
+
+
+def _mixed(
+    right: Backend, wrong: Backend, chosen: Callable[[VerifyInput, Tensor], Tensor]
+) -> Backend:
+    """Outputs of the wrong backend where `chosen`, (T or 1, Hq or 1) bool, says so."""
+
     def new() -> Callable[..., Any]:
         other = wrong.make()
 
         def around(attend: Callable[..., Attended], x: VerifyInput, *tensors: Tensor) -> Attended:
             done, differs = attend(x, *tensors), other.attend(x, *tensors)
-            out = done.out.clone()
-            out[:, head] = differs.out[:, head]
-            lse = done.lse
+            where = chosen(x, done.out)
+            out, lse = torch.where(where[..., None], differs.out, done.out), done.lse
             if lse is not None and differs.lse is not None:
-                lse = lse.clone()
-                lse[:, head] = differs.lse[:, head]
+                lse = torch.where(where, differs.lse, lse)
             return replace(done, out=out, lse=lse)
 
         return around

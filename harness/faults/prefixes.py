@@ -40,7 +40,9 @@ def _shared_length(change: Callable[[torch.Tensor, int], torch.Tensor]) -> dict[
     return _shared_pages(of)
 
 
-def _last_missing(later: bool) -> dict[str, Plant]:
+def last_missing(later: bool) -> dict[str, Plant]:
+    """The last key of each prefix is not read; `later`: but for that of the first request."""
+
     def shorter(slots: list[int], b: int, x: VerifyInput) -> list[int]:
         return slots if later and b == 0 else slots[:-1]
 
@@ -196,7 +198,7 @@ FAULTS = (
     fault_of_attend(
         "prefix-last-key-missing.every-request",
         "the length was not advanced by the key that the last step wrote",
-        _last_missing(later=False),
+        last_missing(later=False),
         cause="prefix-last-key-missing",
         smallest=case(request(prefix=1)),
         sources=("Ascend/sglang#141",),
@@ -204,7 +206,7 @@ FAULTS = (
     fault_of_attend(
         "prefix-last-key-missing.later-requests",
         "the length was advanced for the first request only",
-        _last_missing(later=True),
+        last_missing(later=True),
         cause="prefix-last-key-missing",
         smallest=case(request(), request(prefix=1)),
         sources=("Ascend/sglang#141",),

@@ -42,7 +42,9 @@ def _by_rows(sees: Callable[[int, int, bool], bool], columns: str) -> dict[str, 
     }
 
 
-_EVERY_ROW = _by_rows(lambda i, j, on_path: True, "range(len(paths))")
+def every_row() -> dict[str, Plant]:
+    """Every row of a request is read by every other."""
+    return _by_rows(lambda i, j, on_path: True, "range(len(paths))")
 
 
 def _in(dtype: torch.dtype, plants: dict[str, Plant]) -> dict[str, Plant]:
@@ -166,7 +168,7 @@ FAULTS = (
     fault_of_attend(
         "mask-ignored.bfloat16",
         "the kernel for one dtype bounds keys by the length alone",
-        _in(torch.bfloat16, _EVERY_ROW),
+        _in(torch.bfloat16, every_row()),
         cause="no-mask",
         smallest=case(request(_PAIR), dtype="bfloat16"),
         sources=("B017",),
@@ -174,7 +176,7 @@ FAULTS = (
     fault_of_attend(
         "mask-ignored.every-dtype",
         "the kernel bounds keys by the length alone",
-        _EVERY_ROW,
+        every_row(),
         cause="no-mask",
         smallest=case(request(_PAIR)),
         sources=("B017", "B018"),
