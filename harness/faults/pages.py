@@ -180,7 +180,7 @@ FAULTS = (
         _moved(1, slice(None)),
         cause="page-off-by-one",
         smallest=case(request(prefix=1)),
-        sources=("B087",),
+        sources=("vllm-project/vllm#55053",),
     ),
     fault_of_attend(
         "page-off-by-one.down",
@@ -188,7 +188,7 @@ FAULTS = (
         _moved(-1, slice(None)),
         cause="page-off-by-one",
         smallest=case(request(prefix=1)),
-        sources=("B087",),
+        sources=("vllm-project/vllm#55053",),
     ),
     fault_of_attend(
         "page-off-by-one.last-page",
@@ -196,7 +196,7 @@ FAULTS = (
         _moved(1, slice(-1, None)),
         cause="page-off-by-one",
         smallest=case(request(prefix=1)),
-        sources=("B087",),
+        sources=("vllm-project/vllm#55053",),
     ),
     fault_of_attend(
         "page-units.number-as-slot",
@@ -220,7 +220,7 @@ FAULTS = (
         _built(("page-table", "cascade"), _spilled),
         cause="unknown",
         smallest=case(request((-1, 0), prefix=1), request(prefix=1)),
-        sources=("B049",),
+        sources=("sgl-project/sglang#27360",),
         stage="build",
         evidence="declared",
     ),
