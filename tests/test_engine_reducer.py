@@ -135,6 +135,18 @@ def test_everything_that_does_not_matter_goes_to_its_simplest() -> None:
     assert (case.mask, case.seed, case.score_spread) == (MaskLayout(), 0, 1.0)
 
 
+EXTRAS = {"scale": 0.3, "softcap": 30.0, "sinks": True, "alibi": True, "kv_dtype": "int8"}
+
+
+@pytest.mark.parametrize("kept", EXTRAS)
+def test_of_all_that_makes_a_score_only_what_matters_is_kept(kept: str) -> None:
+    case = random_case(3)
+    case = replace(case, shape=replace(case.shape, **EXTRAS))
+    found = reduce(case, lambda c: getattr(c.shape, kept) == EXTRAS[kept]).case.shape
+    plain = {"scale": None, "softcap": None, "sinks": False, "alibi": False, "kv_dtype": None}
+    assert {name: getattr(found, name) for name in EXTRAS} == plain | {kept: EXTRAS[kept]}
+
+
 def smaller_by_one(case: VerifyCase) -> list[VerifyCase]:
     """Every case that lacks one request, node, prefix token, padded row or head. Not the
     reducer's own moves: written out once more from the words of the promise."""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import find, given, settings
 
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import (
     AttentionShape,
     KVLayout,
@@ -113,6 +114,7 @@ def test_nightly_has_trees_of_1024_rows():
 def test_shape_groups_cover_all_pairs_of_values():
     columns = ["dtype", ("num_q_heads", "num_kv_heads"), ("head_dim", "v_head_dim")]
     columns += ["page_size", "windowed", "mask_mode", "rotary"]
+    columns += ["softcap", "sinks", "alibi", "custom_scale", "kv_dtype"]
 
     def value(group, column):
         names = column if isinstance(column, tuple) else (column,)
@@ -124,7 +126,20 @@ def test_shape_groups_cover_all_pairs_of_values():
             wanted = {(value(g, a), value(h, b)) for g in GROUPS for h in GROUPS}
             assert seen == wanted, (a, b)
     assert {g.page_size for g in GROUPS} == {1, 2, 16, 64}
+    assert {g.kv_dtype for g in GROUPS} == {None, "float8_e4m3fn", "int8"}
     assert len(GROUPS) == 24
+
+
+def test_half_of_every_groups_cases_are_plain(quick):
+    """A backend that takes no extras is sent cases of all groups, pairs of values and row counts."""
+    plain = [case for case in quick if Capabilities().refusal(case, "cpu") is None]
+    # A group without extras is plain altogether.
+    assert 0.5 <= len(plain) / len(quick) <= 0.6
+    for chosen in (plain, [case for case in quick if case not in plain]):
+        rows = {len(request.tree) for case in chosen for request in case.requests}
+        assert set(EDGE_ROWS) <= rows
+    short = [case for unit in units("quick", 0, 48) for case in draw(unit)]
+    assert 20 <= sum(Capabilities().refusal(case, "cpu") is None for case in short) <= 28
 
 
 def test_group_names_are_distinct():
@@ -145,6 +160,10 @@ def test_a_case_has_the_values_its_group_fixes(group):
         assert (shape.window is not None) == group.windowed
         assert case.mask.mode is group.mask_mode
         assert shape.rotary == group.rotary
+        assert (shape.scale is not None) == group.custom_scale
+        found = (shape.softcap is not None, shape.sinks, shape.alibi, shape.kv_dtype)
+        extras = (group.softcap, group.sinks, group.alibi, group.kv_dtype)
+        assert found in (extras, (False, False, False, None))
         SlotLedger.of(case)
 
     check()

@@ -34,6 +34,16 @@ SIMPLER_LAYOUTS: tuple[dict[str, Any], ...] = (
     {"page_table_pad": 0},
 )
 
+SIMPLER_SHAPES: tuple[dict[str, Any], ...] = (
+    {"dtype": "float32"},
+    {"rotary": None},
+    {"scale": None},
+    {"softcap": None},
+    {"sinks": False},
+    {"alibi": False},
+    {"kv_dtype": None},
+)
+
 
 @dataclass(frozen=True)
 class Reduction:
@@ -248,7 +258,7 @@ def _depth(case: VerifyCase) -> int:
 
 
 def _values(search: Search) -> None:
-    for shape in ({"dtype": "float32"}, {"rotary": None}, {"scale": None}):
+    for shape in SIMPLER_SHAPES:
         search.attempt(partial(simplify.with_shape, **shape))
     search.attempt(lambda case: replace(case, mask=MaskLayout()))
     for mask in ({"mode": MaskMode.FULL_MASK}, {"slack": 0}, {"fill_prefix": True}):

@@ -159,7 +159,7 @@ def simplest_layout(case: VerifyCase) -> VerifyCase:
 
 
 def simplest_shape(case: VerifyCase) -> VerifyCase:
-    """One head in float32, all keys visible, no rotary embedding; as few lanes as there may be."""
+    """One head in float32, all keys visible, plain scores; as few lanes as there may be."""
     lanes = next(d for d in (8, 16, 32) if case.layout.num_slots <= 1 << d)
     return with_shape(
         case,
@@ -170,6 +170,11 @@ def simplest_shape(case: VerifyCase) -> VerifyCase:
         dtype="float32",
         rotary=None,
         visibility=Full(),
+        scale=None,
+        softcap=None,
+        sinks=False,
+        alibi=False,
+        kv_dtype=None,
     )
 
 

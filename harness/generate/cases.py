@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from msgspec.structs import replace
 
 from treeproof.contract.case import (
     AttentionShape,
@@ -41,6 +42,9 @@ _PAGE_ORDER: st.SearchStrategy[Order] = st.sampled_from(
 _SLACK = st.sampled_from((0, 0, 1, 37))
 _SEED = st.integers(0, 2**63 - 1)
 _SPREAD = st.sampled_from((1.0, 8.0))
+_SOFTCAP = st.sampled_from((50.0, 30.0, 15.0))
+_SCALE = st.sampled_from((0.8, 0.5, 1.7))
+"""Of a group with a scale of its own: times the usual one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Focus:
     prefix: str | None = None
     window: str | None = None
     """Used by windowed groups only."""
+    plain: bool | None = None
+    """Without softcap, sinks, ALiBi and quantised cache: what every backend is sent."""
 
 
 @st.composite
@@ -81,7 +87,7 @@ def cases(
     )
     return VerifyCase(
         requests=requests,
-        shape=shape_of(group, drawn.window),
+        shape=_shape(draw, group, drawn.window, focus),
         layout=layout,
         mask=_mask(draw, group.mask_mode),
         seed=draw(_SEED),
@@ -153,8 +159,24 @@ def _mask(draw: DrawFn, mode: MaskMode) -> MaskLayout:
     )
 
 
+def _shape(draw: DrawFn, group: ShapeGroup, window: int | None, focus: Focus) -> AttentionShape:
+    shape = shape_of(group, window)
+    if group.custom_scale:
+        shape = replace(shape, scale=round(draw(_SCALE) * shape.score_scale, 4))
+    plain = draw(_YES) if focus.plain is None else focus.plain
+    if plain:
+        return shape
+    return replace(
+        shape,
+        softcap=draw(_SOFTCAP) if group.softcap else None,
+        sinks=group.sinks,
+        alibi=group.alibi,
+        kv_dtype=group.kv_dtype,
+    )
+
+
 def shape_of(group: ShapeGroup, window: int | None) -> AttentionShape:
-    """The layer of a group, with a window of this width; None: no window."""
+    """The plain layer of a group, with a window of this width; None: no window."""
     return AttentionShape(
         num_q_heads=group.num_q_heads,
         num_kv_heads=group.num_kv_heads,

@@ -63,6 +63,11 @@ EVENT_CLASSES: tuple[str, ...] = (
     "rotary:on",
     "rotary:off",
     *(f"dtype:{dtype}" for dtype in ("float32", "bfloat16", "float16")),
+    *(f"cache:{kind}" for kind in ("unquantised", "float8_e4m3fn", "int8")),
+    "scores:custom-scale",
+    "scores:softcap",
+    "scores:alibi",
+    "scores:sinks",
     "scores:spread",
 )
 """All of them, in the order they are shown."""
@@ -215,5 +220,14 @@ def _shape(case: VerifyCase) -> Iterator[str]:
         yield "head-dim:values-differ"
     yield "rotary:off" if shape.rotary is None else "rotary:on"
     yield f"dtype:{shape.dtype}"
+    yield f"cache:{shape.kv_dtype or 'unquantised'}"
+    if shape.score_scale != shape.head_dim**-0.5:
+        yield "scores:custom-scale"
+    if shape.softcap is not None:
+        yield "scores:softcap"
+    if shape.alibi:
+        yield "scores:alibi"
+    if shape.sinks:
+        yield "scores:sinks"
     if case.score_spread > 1:
         yield "scores:spread"

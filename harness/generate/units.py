@@ -126,6 +126,8 @@ def focus_of(unit: WorkUnit, index: int) -> Focus:
         rows=_pinned_rows(own, unit, index),
         prefix=_PREFIXES[i % len(_PREFIXES)],
         window=WINDOW_CLASSES[(place + index) % len(WINDOW_CLASSES)],
+        # Two and two, so that both kinds have pinned row counts; every other group begins plain.
+        plain=(index // 2 + unit.group) % 2 == 0,
     )
 
 

@@ -17,10 +17,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from treeproof.contract.capabilities import Numerics
+from treeproof.contract.capabilities import UNIT_ROUNDOFF, Numerics
 from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
-from treeproof.properties.bound import UNIT_ROUNDOFF, partial_rounding
+from treeproof.properties.bound import partial_rounding
 from treeproof.properties.expected import read_matrix
 from treeproof.properties.probes.launch import AttendCall, Contents, launch, zeros
 from treeproof.properties.scene import Scene

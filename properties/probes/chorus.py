@@ -14,10 +14,10 @@ import math
 import torch
 from torch import Tensor
 
-from treeproof.contract.capabilities import Numerics
+from treeproof.contract.capabilities import UNIT_ROUNDOFF, Numerics
 from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
-from treeproof.properties.bound import UNIT_ROUNDOFF, partial_rounding
+from treeproof.properties.bound import partial_rounding
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.launch import AttendCall, Contents, launch
 from treeproof.properties.scene import Scene
