@@ -1,12 +1,17 @@
 """Every planted fault is caught on its smallest case, by the check that it names; and nothing is
 caught there without it."""
 
+import re
+from functools import cache
+
 import pytest
 
 from treeproof.contract.registry import load
 from treeproof.engine.check import CheckOptions, check_case
-from treeproof.faults.catalog import FAULTS, UnknownFault, named
+from treeproof.faults.catalog import FAULTS, RECORDS, UnknownFault, named
+from treeproof.faults.out_of_reach import OUT_OF_REACH
 from treeproof.faults.plant import PlantError, edited
+from treeproof.faults.smallest import FORK, case, request
 
 BACKENDS = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
 
@@ -24,7 +29,13 @@ def test_the_smallest_case_shows_the_fault_to_the_check_it_names(fault, name):
     checked = check_case(fault.smallest, fault.plant(right), CheckOptions())
     seen = {(failure.identity, failure.evidence) for failure in checked.failures}
     assert (fault.identity, fault.evidence) in seen, checked
-    assert check_case(fault.smallest, right, CheckOptions()).failures == ()
+    assert _failures_without(fault.smallest, name) == ()
+
+
+@cache
+def _failures_without(smallest, name):
+    """Many faults share their smallest case."""
+    return check_case(smallest, load(name), CheckOptions()).failures
 
 
 def test_fault_names_are_distinct():
@@ -49,3 +60,45 @@ def test_an_unknown_fault_is_named_with_what_is_near():
         UnknownFault, match=r"no fault named 'window-by-rows'; near it: window-by-row"
     ):
         named(("window-by-rows",))
+
+
+PLANTED = {source for fault in FAULTS for source in fault.sources} & set(RECORDS)
+
+
+def test_no_record_is_both_planted_and_out_of_reach():
+    assert PLANTED & set(OUT_OF_REACH) == set()
+
+
+def test_every_record_out_of_reach_says_what_it_needs():
+    assert set(OUT_OF_REACH) <= set(RECORDS)
+    assert all(re.fullmatch(r"needs .+: .+", why) for why in OUT_OF_REACH.values())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "backend"),
+    [
+        ("walk-first-child-only", "not-compacted", "topology"),
+        ("walk-root-prediction", "moved-in-place.backwards", "cascade"),
+        ("bonus-from-parent.full", "boundary-off-by-one.up", "direct-mask"),
+        ("write-skipped.last-row", "next-root.last-column", "page-table"),
+        ("one-cache-written.k", "accept-len-off-by-one.down", "swa-window"),
+        ("last-sibling-linked.zero", "half-moved.lanes", "page-table"),
+    ],
+)
+def test_two_faults_at_once_are_reported_as_two(first, second, backend):
+    one, other = (next(f for f in FAULTS if f.name == name) for name in (first, second))
+    # Rows 1 and 2 change places when the chain is accepted, row 3 is the root's other child.
+    both_show = case(request((-1, 0, 1, 0), rows=(0, 2, 1, 3), prefix=1), request(FORK))
+    right = load(backend)
+
+    def keys(*faults):
+        planted = right
+        for fault in faults:
+            planted = fault.plant(planted)
+        return {f.key for f in check_case(both_show, planted, CheckOptions()).failures}
+
+    assert keys() == set()
+    assert keys(one)
+    assert keys(other)
+    assert keys(one).isdisjoint(keys(other))
+    assert keys(one, other) == keys(one) | keys(other)
