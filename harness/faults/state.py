@@ -19,20 +19,21 @@ from treeproof.faults.smallest import CHAIN, case, request
 from treeproof.faults.tables import builds
 
 _LINKS = ("retrieve_next_token", "retrieve_next_sibling")
+_LISTS = ("kv_indptr", "kv_indices")
+_LINES = ("page_table", "cache_seqlens")
 
 
 def _fields_kept(*names: str) -> Plant:
     """These fields are built once for each size, and handed out again for every batch of it."""
 
     def new() -> Around:
-        kept: dict[tuple[tuple[int, ...], ...], dict[str, Tensor]] = {}
+        kept: dict[tuple[int, int], dict[str, Tensor]] = {}
 
         def around(right: Callable[[Candidates], VerifyInput], c: Candidates) -> VerifyInput:
             built = right(c)
-            made = {name: getattr(built, name) for name in names}
-            sizes = tuple(tuple(field.shape) for field in made.values())
-            kept.setdefault(sizes, {name: field.clone() for name, field in made.items()})
-            return replace(built, **{name: field.clone() for name, field in kept[sizes].items()})
+            made = {name: getattr(built, name).clone() for name in names}
+            kept.setdefault(_size(built), made)
+            return replace(built, **{n: t.clone() for n, t in kept[_size(built)].items()})
 
         return around
 
@@ -46,12 +47,16 @@ def _input_kept(stage: str) -> Plant:
         plans: dict[tuple[int, int], VerifyInput] = {}
 
         def around(right: Callable[..., Any], x: VerifyInput, *rest: Any) -> Any:
-            size = len(x.seq_lens), len(x.draft_token)
-            return right(plans.setdefault(size, _copy(x)), *rest)
+            return right(plans.setdefault(_size(x), _copy(x)), *rest)
 
         return around
 
     return lambda backend: remembering(backend, stage, new)
+
+
+def _size(x: VerifyInput) -> tuple[int, int]:
+    """Requests and rows: what a captured graph is looked up by."""
+    return len(x.seq_lens), len(x.draft_token)
 
 
 def _copy(x: VerifyInput) -> VerifyInput:
@@ -136,6 +141,15 @@ def _has(stage: str) -> Applies:
     return lambda backend: stage in backend.stages
 
 
+def _builds_lists_a_row(backend: Backend) -> bool:
+    return "attend" in backend.stages and builds(*_LISTS)(backend)
+
+
+def _builds_lines_a_row(backend: Backend) -> bool:
+    """Beside lists the table is that of the prefix, which all rows share."""
+    return "attend" in backend.stages and builds(*_LINES)(backend) and not builds(*_LISTS)(backend)
+
+
 def _attends(backend: Backend) -> bool:
     return "attend" in backend.stages and "out_cache_loc" in backend.consumes
 
@@ -163,6 +177,22 @@ _WRONG = (
         "kept-from-earlier-call", "links", "links are those of an earlier batch of that size",
         "stale-plan", "build", ("traversal", "declared"), _fields_kept(*_LINKS),
         builds(*_LINKS), _CHAIN, ("B051",),
+    ),
+    _Wrong(
+        "kept-from-earlier-call", "mask", "the mask is that of an earlier batch of that size",
+        "mask-stale", "build", ("visibility", "declared"),
+        _fields_kept("custom_mask", "mask_indptr"), builds("custom_mask", "mask_indptr"), _CHAIN,
+        ("B028",),
+    ),
+    _Wrong(
+        "kept-from-earlier-call", "lists", "lists are those of an earlier batch of that size",
+        "stale-plan", "build", ("visibility", "declared"), _fields_kept(*_LISTS),
+        _builds_lists_a_row, _CHAIN, ("B091",),
+    ),
+    _Wrong(
+        "kept-from-earlier-call", "page-table", "table lines are those of an earlier batch",
+        "stale-plan", "build", ("visibility", "declared"), _fields_kept(*_LINES),
+        _builds_lines_a_row, _CHAIN, ("B091",),
     ),
     _Wrong(
         "plan-not-rebuilt", "attend", "attend keeps to the tables it planned for that size first",
