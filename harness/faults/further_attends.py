@@ -1,0 +1,310 @@
+"""Defects of attend: of what is read, with which weight, and of what is left behind."""
+
+from __future__ import annotations
+
+from treeproof.faults.fault import Fault
+from treeproof.faults.further_edits import defect
+from treeproof.faults.smallest import CHAIN, FORK, case, request
+
+_ONE_KEY = request(prefix=1)
+_PAIR = request((-1, 0), 1)
+
+_READS: tuple[Fault, ...] = (
+    defect(
+        "mask-turned",
+        "attend",
+        ("visibility", "measured"),
+        cause="mask-transposed",
+        says="rows and columns of the mask are exchanged, so a row reads its descendants",
+        smallest=case(request((-1, 0))),
+        edits={"direct-mask": (("pad(tree, (prefix", "pad(tree.T, (prefix"),)},
+    ),
+    defect(
+        "mask-line-of-first-request",
+        "attend",
+        ("visibility", "measured"),
+        says="lines of every request's mask are taken to be as long as the first request's",
+        # With one prefix key less the lines come out as the columns of the right mask.
+        smallest=case(request(), request((-1, 0), 2)),
+        edits={"direct-mask": (("(prefix_lens[b] if", "(prefix_lens[0] if"),)},
+    ),
+    defect(
+        "table-row-of-batch-index",
+        "attend",
+        ("visibility", "measured"),
+        says="prefix slots are looked up by the request's place in the batch, not by its table row",
+        smallest=case(_ONE_KEY),
+        edits={
+            "direct-mask": (("[table_rows[b], start:prefix]", "[b, start:prefix]"),),
+            "topology": (("[table_rows[b], :prefix]", "[b, :prefix]"),),
+        },
+    ),
+    defect(
+        "whole-pages-only",
+        "attend",
+        ("visibility", "measured"),
+        cause="partial-page-dropped",
+        says="the last page of the prefix is not read unless it is full",
+        # Neither the last key alone nor the whole prefix.
+        smallest=case(request(prefix=5), page_size=3),
+        edits={
+            "cascade": ((": -(-length // x.kv.page_size)]", ": length // x.kv.page_size]"),),
+        },
+    ),
+    defect(
+        "last-page-to-its-end",
+        "attend",
+        ("visibility", "measured"),
+        says="the last page of the prefix is read to its end, rows of the tree and free slots too",
+        # Free slots as well, so that this is not a length that counts the root.
+        smallest=case(_ONE_KEY, page_size=4),
+        edits={
+            "cascade": (
+                (
+                    "_pages(k_cache, pages, x.kv.page_size)[:length]",
+                    "_pages(k_cache, pages, x.kv.page_size)",
+                ),
+                (
+                    "_pages(v_cache, pages, x.kv.page_size)[:length]",
+                    "_pages(v_cache, pages, x.kv.page_size)",
+                ),
+            ),
+        },
+    ),
+    defect(
+        "longest-is-the-root",
+        "attend",
+        ("visibility", "measured"),
+        cause="list-cut-short",
+        says="no line of a request is read further than the root's",
+        # Not the row's own key alone.
+        smallest=case(request(CHAIN)),
+        edits={
+            "page-table": (("longest = max(reaches[first:end])", "longest = reaches[first]"),),
+        },
+    ),
+    defect(
+        "values-head-first",
+        "attend",
+        ("visibility", "measured"),
+        cause="keys-not-values",
+        says="values are fetched as if their cache held one head after the other",
+        smallest=case(request(), heads=(2, 2)),
+        edits={
+            "page-table": (("v_cache.flatten(0, 1)", "v_cache.transpose(0, 1).flatten(0, 1)"),),
+        },
+    ),
+    defect(
+        "filler-counted-once",
+        "attend",
+        ("visibility", "measured"),
+        says="one of the cells that fill up a short list keeps its weight, so a row reads itself twice",
+        smallest=case(_PAIR),
+        edits={
+            "topology": (("(filler < padding[:, None])", "(filler < padding[:, None] - 1)"),),
+        },
+    ),
+    defect(
+        "columns-as-reached",
+        "attend",
+        ("visibility", "measured"),
+        says="slots come in the order in which rows are reached, and are indexed by row",
+        smallest=case(request(CHAIN, rows=(0, 2, 1))),
+        edits={"topology": (("x.out_cache_loc[rows.sort().values]", "x.out_cache_loc[rows]"),)},
+    ),
+)
+
+_NUMBERS: tuple[Fault, ...] = (
+    defect(
+        "scale-of-the-value-dim",
+        "attend",
+        ("output", "measured"),
+        says="scores are scaled by the head dim of values, not of keys",
+        smallest=case(_ONE_KEY, head_dims=(8, 16)),
+        edits={
+            "direct-mask": (("k_lanes * x.shape.score_scale", "k_lanes * v_dim**-0.5"),),
+            "topology": (("dim=3) * x.shape.score_scale", "dim=3) * v_dim**-0.5"),),
+        },
+    ),
+    defect(
+        "query-scaled-in-its-dtype",
+        "attend",
+        ("output", "measured"),
+        cause="query-rounded",
+        says="queries are scaled before they are widened, which rounds them once more",
+        smallest=case(_ONE_KEY, dtype="bfloat16"),
+        edits={
+            "direct-mask": (
+                ("grouped = q.float()", "grouped = (q * x.shape.score_scale).float()"),
+                (" @ k_lanes * x.shape.score_scale", " @ k_lanes"),
+            ),
+            "swa-window": (
+                ("queries = q.reshape(", "queries = (q * x.shape.score_scale).reshape("),
+                ("keys.transpose(1, 2)) * x.shape.score_scale", "keys.transpose(1, 2))"),
+            ),
+        },
+    ),
+    defect(
+        "query-heads-dealt-out",
+        "attend",
+        ("output", "measured"),
+        says="query heads are dealt out to the KV heads in turn, not group after group",
+        smallest=case(_ONE_KEY, heads=(4, 2)),
+        edits={
+            "cascade": (
+                (
+                    "reshape(len(q), k.shape[1], -1, q.shape[2])",
+                    "reshape(len(q), -1, k.shape[1], q.shape[2]).transpose(1, 2)",
+                ),
+            ),
+            "topology": (
+                (
+                    "q.float().reshape(rows, kv_heads, heads // kv_heads, -1).transpose(0, 1)",
+                    "q.float().reshape(rows, heads // kv_heads, kv_heads, -1).permute(2, 0, 1, 3)",
+                ),
+            ),
+        },
+    ),
+    defect(
+        "no-prefix-weighs-one",
+        "attend",
+        ("output", "measured"),
+        cause="empty-part-counted",
+        says="a prefix of no key is merged with weight 1",
+        smallest=case(request()),
+        edits={
+            "cascade": (
+                (
+                    'prefix_lse = torch.full_like(suffix_lse, float("-inf"))',
+                    "prefix_lse = torch.zeros_like(suffix_lse)",
+                ),
+            ),
+        },
+    ),
+    defect(
+        "lse-with-the-sink",
+        "attend",
+        ("output", "measured"),
+        says="the log-sum-exp counts the sink, and is said to be that of the keys alone",
+        smallest=case(request(), sinks=True),
+        edits={
+            "cascade": (("out, _ = merge(out, lse,", "out, lse = merge(out, lse,"),),
+            "swa-window": (
+                (
+                    "    lse = (top + total.log()).view(rows, heads)\n"
+                    "    if x.sinks is not None:\n"
+                    "        total = total + (x.sinks[:, None] - top).exp()\n",
+                    "    if x.sinks is not None:\n"
+                    "        total = total + (x.sinks[:, None] - top).exp()\n"
+                    "    lse = (top + total.log()).view(rows, heads)\n",
+                ),
+            ),
+        },
+    ),
+    defect(
+        "alibi-from-the-front",
+        "attend",
+        ("output", "measured"),
+        says="ALiBi counts from the first key of a list, and not back from the row",
+        smallest=case(_ONE_KEY, alibi=True),
+        edits={"swa-window": (("device=q.device)).flip(1)", "device=q.device))"),)},
+    ),
+    defect(
+        "alibi-between-rows",
+        "attend",
+        ("output", "measured"),
+        cause="alibi-by-row",
+        says="ALiBi takes the distance of two rows for that of their logical indices",
+        smallest=case(request(FORK), alibi=True),
+        edits={
+            "direct-mask": (
+                (
+                    "distance = depth[:, None] - torch.cat([above, depth])",
+                    "row = torch.arange(len(depth), device=q.device)\n"
+                    "            distance = row[:, None] - torch.cat([above, row])",
+                ),
+            ),
+            "topology": (
+                ("prefix + depth])", "prefix + torch.arange(len(depth), device=q.device)])"),
+            ),
+        },
+    ),
+    defect(
+        "values-by-the-scale-of-keys",
+        "attend",
+        ("output", "measured"),
+        cause="kv-scale-of-other",
+        says="codes of values are multiplied by the scale of the keys",
+        smallest=case(request(), kv_dtype="int8"),
+        edits={
+            "swa-window": (
+                ("_lines(v_cache, lines, x.v_scale)", "_lines(v_cache, lines, x.k_scale)"),
+            ),
+            "topology": (
+                ("_read(v_cache, shared, x.v_scale)", "_read(v_cache, shared, x.k_scale)"),
+                ("_read(v_cache, seen, x.v_scale)", "_read(v_cache, seen, x.k_scale)"),
+            ),
+        },
+    ),
+)
+
+_LEFT_BEHIND: tuple[Fault, ...] = (
+    defect(
+        "query-scaled-in-place",
+        "attend",
+        ("contract", "measured"),
+        cause="mutates-input",
+        says="queries that need no widening are multiplied by the scale of the keys in place",
+        smallest=case(request(), kv_dtype="int8"),
+        edits={
+            "cascade": (
+                (
+                    "grouped = grouped * x.k_scale[:, None, None]",
+                    "grouped *= x.k_scale[:, None, None]",
+                ),
+            ),
+        },
+    ),
+    defect(
+        "trees-kept-by-row-count",
+        "attend",
+        ("contract", "measured"),
+        cause="mask-stale",
+        says="masks are decoded again only where the rows of the requests are other in number",
+        smallest=case(request(FORK)),
+        edits={
+            "direct-mask": (
+                (
+                    "rows, window = x.qo_indptr.tolist(), x.shape.window\n",
+                    "rows, window = x.qo_indptr.tolist(), x.shape.window\n"
+                    '        if getattr(self, "decoded_for", None) != rows:\n'
+                    "            self.decoded_for, self.trees = rows, _trees(x)\n",
+                ),
+                (
+                    "zip(x.seq_lens.tolist(), _trees(x), strict=True)",
+                    "zip(x.seq_lens.tolist(), self.trees, strict=True)",
+                ),
+            ),
+        },
+    ),
+    defect(
+        "lengths-kept-by-row-count",
+        "attend",
+        ("contract", "measured"),
+        cause="stale-plan",
+        says="lengths of lists are planned again only where the batch has another number of rows",
+        smallest=case(request(FORK)),
+        edits={
+            "swa-window": (
+                (
+                    "        for row, size in enumerate(kept.tolist()):\n",
+                    '        if len(getattr(self, "planned", ())) != len(kept):\n'
+                    "            self.planned = kept.tolist()\n"
+                    "        for row, size in enumerate(self.planned):\n",
+                ),
+            ),
+        },
+    ),
+)
+
+DEFECTS: tuple[Fault, ...] = (*_READS, *_NUMBERS, *_LEFT_BEHIND)
