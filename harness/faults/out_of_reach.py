@@ -18,6 +18,10 @@ _WHY: Mapping[str, tuple[str, str]] = {
         "only positions of drafting steps run ahead; those of the verify rows are right",
     ),
     "B013": (_DRAFT, "only the lengths of later drafting steps lag behind"),
+    "B037": (
+        "a launch whose lengths are shorter than its rows, as a captured graph is warmed up with",
+        "rows that are aligned to the end have no key left",
+    ),
     "B042": (_PROCESSED, "two ways to resolve a tie differ; accept is handed the argmax already"),
     "B047": (_DRAFT, "the index buffer of drafting steps is too short for its branches"),
     "B049": (_DRAFT, "slots of all drafting steps go into the table line of one"),
