@@ -10,6 +10,7 @@ from treeproof.faults import (
     candidates,
     commits,
     degenerate,
+    edges,
     frontiers,
     heads,
     lengths,
@@ -61,6 +62,7 @@ FAULTS: tuple[Fault, ...] = (
     *lengths.FAULTS,
     *state.FAULTS,
     *optimism.FAULTS,
+    *edges.FAULTS,
 )
 
 
