@@ -111,6 +111,17 @@ def require_finite(attended: Attended, scene: Scene, probe: str) -> None:
     )
 
 
+def valid_merged(result: Any, part: Tensor, dtypes: Iterable[str]) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp that `merge` returned, shaped as one of its parts `part` (R, Hq, Dv)."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        message = f"merge returned {type(result).__name__}, expected output and log-sum-exp"
+        raise Violation(contract_failure("wrong-type", "merge", message))
+    accepted = [getattr(torch, name) for name in sorted(dtypes)]
+    out = _require_tensor(result[0], "out", "merge", tuple(part.shape), accepted)
+    lse = _require_tensor(result[1], "lse", "merge", tuple(part.shape[:2]), (torch.float32,))
+    return out.detach(), lse.detach()
+
+
 _INTS = (torch.int64, torch.int32)
 
 

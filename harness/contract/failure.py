@@ -26,6 +26,7 @@ PROBES: tuple[str, ...] = (
     "clock",
     "walk",
     "commit",
+    "merge",
     "malformed",
     "tails",
     "stale",

@@ -12,6 +12,7 @@ from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.launches import judge_launches
 from treeproof.engine.checks.malformed import judge_malformed_builds
+from treeproof.engine.checks.merges import judge_merges
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
@@ -78,6 +79,7 @@ def _run(trial: Trial) -> None:
         judge_declared(trial, built.x)
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
+        judge_merges(trial)
         judge_tails(trial, built)
         judge_stale(trial, built)
         judge_malformed_builds(trial)
