@@ -2,6 +2,7 @@
 caught there without it."""
 
 import re
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from treeproof.contract.registry import load
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.catalog import FAULTS, RECORDS, UnknownFault, named
+from treeproof.faults.long import LONG
 from treeproof.faults.out_of_reach import OUT_OF_REACH
 from treeproof.faults.plant import PlantError, edited
 from treeproof.faults.smallest import FORK, case, request
@@ -43,6 +45,10 @@ def test_fault_names_are_distinct():
     assert sorted(names) == sorted(set(names))
 
 
+def test_faults_that_must_show_at_long_prefixes_are_in_the_catalog():
+    assert sorted(LONG) == sorted(set(LONG) & {fault.name for fault in FAULTS})
+
+
 def test_an_edit_whose_text_is_not_there_plants_nothing():
     with pytest.raises(PlantError, match="0 times, not once: 'no such line'"):
         edited(load("cascade"), ("no such line", "anything"))
@@ -65,8 +71,16 @@ def test_an_unknown_fault_is_named_with_what_is_near():
 PLANTED = {source for fault in FAULTS for source in fault.sources} & set(RECORDS)
 
 
-def test_no_record_is_both_planted_and_out_of_reach():
+def test_every_record_is_planted_or_out_of_reach_and_never_both():
+    assert PLANTED | set(OUT_OF_REACH) == set(RECORDS)
     assert PLANTED & set(OUT_OF_REACH) == set()
+    assert len(PLANTED) == 58
+
+
+def test_how_many_pairs_of_a_fault_and_a_backend_each_stage_has():
+    """A predicate that has become too narrow would plant less, and nothing else would tell."""
+    of_stage = Counter(pair.values[0].stage for pair in PAIRS)
+    assert of_stage == {"build": 369, "attend": 420, "accept": 117, "commit": 168}
 
 
 def test_every_record_out_of_reach_says_what_it_needs():
