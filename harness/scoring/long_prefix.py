@@ -86,6 +86,7 @@ def within_tolerance(case: VerifyCase, backend: Backend) -> bool:
     if "build" in backend.stages:
         built = instance.build(copied(prepared.candidates))
         x = replace(x, **valid_built(built, scene))
+    x = replace(x, **vars(scene.layer))
     laid = random_data.contents(scene, x, prepared.data, random_data.QUIET)
     try:
         out = launch(instance.attend, scene, x, laid, "random").attended.out.double()
