@@ -2,8 +2,54 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
 from treeproof.faults.attending import edit, fault_of_attend
+from treeproof.faults.fault import Plant
+from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import case, request
+
+Merge = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _merging(around: Callable[..., tuple[Tensor, Tensor]]) -> dict[str, Plant]:
+    """`around(right, out_a, lse_a, out_b, lse_b)`: what the merge does instead."""
+    return {"cascade": lambda backend: wrapped(backend, "merge", around)}
+
+
+def _empty_as(value: float, right: Merge, *parts: Tensor) -> tuple[Tensor, Tensor]:
+    out_a, lse_a, out_b, lse_b = parts
+    return right(out_a, _filled(lse_a, value), out_b, _filled(lse_b, value))
+
+
+def _filled(lse: Tensor, value: float) -> Tensor:
+    return lse.masked_fill(lse == -math.inf, value)
+
+
+def _first_in_base_2(right: Merge, *parts: Tensor) -> tuple[Tensor, Tensor]:
+    out_a, lse_a, out_b, lse_b = parts
+    return right(out_a, lse_a / math.log(2), out_b, lse_b)
+
+
+def _nothing(parts: Sequence[Tensor]) -> Tensor:
+    """(...) where neither part has a key."""
+    return (parts[1] == -math.inf) & (parts[3] == -math.inf)
+
+
+def _finite_when_empty(right: Merge, *parts: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = right(*parts)
+    return out, lse.masked_fill(_nothing(parts), -1e4)
+
+
+def _kept_when_empty(right: Merge, *parts: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = right(*parts)
+    return torch.where(_nothing(parts).unsqueeze(-1), parts[0].to(out.dtype), out), lse
+
 
 _PREFIX_LSE = "lse.view(kv_heads, rows, group).transpose(0, 1)"
 _SUFFIX_LSE = "lse[own] = torch.logsumexp(scores, dim=-1)"
@@ -85,5 +131,65 @@ FAULTS = (
         smallest=case(request()),
         sources=("B040",),
         identity="output",
+    ),
+    fault_of_attend(
+        "merge-of-one-base-2",
+        "the first part comes from a kernel whose log-sum-exp is in base 2",
+        _merging(_first_in_base_2),
+        cause="base-2-lse",
+        smallest=case(request()),
+        sources=("B039", "sgl-project/sglang#40903"),
+        identity="output",
+        stage="merge",
+    ),
+    fault_of_attend(
+        "merge-with-empty.as-one-key",
+        "a part without keys comes with log-sum-exp 0",
+        _merging(partial(_empty_as, 0.0)),
+        cause="empty-part-counted",
+        smallest=case(request()),
+        sources=("B040",),
+        identity="output",
+        stage="merge",
+    ),
+    fault_of_attend(
+        "merge-with-empty.infinite",
+        "a part without keys comes with log-sum-exp plus infinity",
+        _merging(partial(_empty_as, math.inf)),
+        cause="empty-part-counted",
+        smallest=case(request()),
+        sources=("B040", "flashinfer-ai/flashinfer#5262"),
+        identity="output",
+        stage="merge",
+    ),
+    fault_of_attend(
+        "merge-of-nothing.nan",
+        "minus infinity is taken off minus infinity where neither part has a key",
+        {"cascade": edit(('    top = top.masked_fill(top == float("-inf"), 0.0)\n', ""))},
+        cause="nan-empty-row",
+        smallest=case(request()),
+        sources=("B040", "vllm-project/vllm#39148"),
+        identity="output",
+        stage="merge",
+    ),
+    fault_of_attend(
+        "merge-of-nothing.finite",
+        "a row without keys is left with the number that stands for minus infinity",
+        _merging(_finite_when_empty),
+        cause="unknown",
+        smallest=case(request()),
+        sources=("B038", "flashinfer-ai/flashinfer#4452"),
+        identity="output",
+        stage="merge",
+    ),
+    fault_of_attend(
+        "merge-of-nothing.old-output",
+        "a row without keys keeps the output that lay there before",
+        _merging(_kept_when_empty),
+        cause="unwritten-output",
+        smallest=case(request()),
+        sources=("B038", "flashinfer-ai/flashinfer#1533"),
+        identity="output",
+        stage="merge",
     ),
 )

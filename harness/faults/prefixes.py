@@ -57,7 +57,19 @@ def _with_root(slots: list[int], b: int, x: VerifyInput) -> list[int]:
     return [*slots, int(x.out_cache_loc[x.qo_indptr[b]])]
 
 
-_ROOT_INSIDE = {**each(_FOUR, prefixes(_with_root)), **_shared_length(lambda n, page: n + 1)}
+def _with_page_of_root(x: VerifyInput) -> VerifyInput:
+    """Shared pages as long as the length says; the root may begin a page of its own."""
+    table, lengths = x.page_table, x.cache_seqlens
+    assert table is not None
+    assert lengths is not None
+    page = x.kv.page_size
+    table = torch.nn.functional.pad(table, (0, 1))
+    roots = x.out_cache_loc[x.qo_indptr[:-1]] // page
+    table.scatter_(1, (lengths // page)[:, None], roots[:, None].to(table.dtype))
+    return replace(x, page_table=table, cache_seqlens=lengths + 1)
+
+
+_ROOT_INSIDE = {**each(_FOUR, prefixes(_with_root)), **_shared_pages(_with_page_of_root)}
 
 _TWICE = {
     **each(_FOUR, prefixes(lambda slots, b, x: slots * 2)),
@@ -216,7 +228,7 @@ FAULTS = (
         "the length of the prefix counts the root, which rows read again on their path",
         _ROOT_INSIDE,
         cause="root-inside-prefix",
-        smallest=case(request(prefix=1), page_size=2),
+        smallest=case(request(prefix=1)),
         sources=("vllm-project/vllm#11635",),
     ),
     fault_of_attend(
