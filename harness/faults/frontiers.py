@@ -72,7 +72,7 @@ def _stride_of_rows(m: Moves, done: Committed) -> Committed:
 
 
 def _bumped_in_place(m: Moves, done: Committed) -> Committed:
-    m.x.seq_lens += m.accepted.accept_len
+    m.x.seq_lens.add_(m.accepted.accept_len)
     return done
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.inputs import Candidates, VerifyInput
-from treeproof.faults.fault import Fault
+from treeproof.faults.fault import Applies, Fault
 from treeproof.faults.smallest import case, request
-from treeproof.faults.tables import builds, rewritten
+from treeproof.faults.tables import Rewrite, builds, rewritten
 
 
 def _padded(x: VerifyInput) -> Tensor:
@@ -42,8 +42,9 @@ def _by_list(backend: Backend) -> bool:
 
 _LINES, _LISTS = builds("cache_seqlens", "page_table"), builds("kv_indptr", "kv_indices")
 
-FAULTS = tuple(
-    Fault(
+
+def _fault(variant: str, rewrite: Rewrite, applies: Applies) -> Fault:
+    return Fault(
         family="padded-length-grows",
         variant=variant,
         says=f"a step adds a key to the {variant} of every row, padded ones included",
@@ -53,11 +54,9 @@ FAULTS = tuple(
         evidence="measured",
         cause="raises",
         smallest=case(request(pad_rows=1)),
-        plant=lambda backend, rewrite=rewrite: rewritten(backend, rewrite),
+        plant=lambda backend: rewritten(backend, rewrite),
         applies=applies,
     )
-    for variant, rewrite, applies in (
-        ("line", _line_grows, _by_line),
-        ("list", _list_grows, _by_list),
-    )
-)
+
+
+FAULTS = (_fault("line", _line_grows, _by_line), _fault("list", _list_grows, _by_list))

@@ -31,9 +31,10 @@ def _fields_kept(*names: str) -> Plant:
 
         def around(right: Callable[[Candidates], VerifyInput], c: Candidates) -> VerifyInput:
             built = right(c)
-            made = {name: getattr(built, name).clone() for name in names}
+            made: dict[str, Any] = {name: getattr(built, name).clone() for name in names}
             kept.setdefault(_size(built), made)
-            return replace(built, **{n: t.clone() for n, t in kept[_size(built)].items()})
+            made = {name: field.clone() for name, field in kept[_size(built)].items()}
+            return replace(built, **made)
 
         return around
 
@@ -60,7 +61,8 @@ def _size(x: VerifyInput) -> tuple[int, int]:
 
 
 def _copy(x: VerifyInput) -> VerifyInput:
-    tensors = {name: value.clone() for name, value in vars(x).items() if isinstance(value, Tensor)}
+    held = vars(x).items()
+    tensors: dict[str, Any] = {n: value.clone() for n, value in held if isinstance(value, Tensor)}
     return replace(x, **tensors)
 
 
