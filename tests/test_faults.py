@@ -6,7 +6,9 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from silent_faults import SILENT
 
+from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import load
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.catalog import FAULTS, RECORDS, UnknownFault, named
@@ -38,6 +40,15 @@ def test_the_smallest_case_shows_the_fault_to_the_check_it_names(fault, name):
 def _failures_without(smallest, name):
     """Many faults share their smallest case."""
     return check_case(smallest, load(name), CheckOptions()).failures
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_fault_is_silent_where_its_report_says_that_the_backend_is_right(name):
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    # Related cases are others than this one, and may have what the fault needs.
+    alone = CheckOptions(probes=frozenset(PROBES) - {"metamorphic", "stale"})
+    for backend in filter(fault.applies, map(load, BACKENDS)):
+        assert check_case(SILENT[name], fault.plant(backend), alone).failures == ()
 
 
 def test_fault_names_are_distinct():

@@ -64,18 +64,25 @@ class Row:
 
 
 def launched(backend: Backend, change: Callable[[VerifyInput], VerifyInput]) -> Backend:
-    """The backend whose attend is handed `change` of its input, and declares its input."""
+    """The backend whose attend is handed `change` of its input, and declares its input.
+
+    `change` must look at fields only that the backend consumes, and at `qo_indptr`.
+    """
 
     def around(right: Callable[..., Attended], x: VerifyInput, *tensors: Tensor) -> Attended:
-        done = right(change(x), *tensors)
-        given = {name: getattr(x, name) for name in done.declared}
-        declared = {
-            name: table if given[name] is None else given[name]
-            for name, table in done.declared.items()
-        }
-        return replace(done, declared=declared)
+        done = right(change(with_bounds(backend, x)), *tensors)
+        given = {name: getattr(x, name) for name in backend.consumes & set(done.declared)}
+        return replace(done, declared={**done.declared, **given})
 
     return wrapped(backend, "attend", around)
+
+
+def with_bounds(backend: Backend, x: VerifyInput) -> VerifyInput:
+    """The same input with the rows of each request, which are garbage to those who go by links."""
+    if "qo_indptr" in backend.consumes or x.retrieve_index is None:
+        return x
+    end = x.out_cache_loc.new_tensor([len(x.out_cache_loc)])
+    return replace(x, qo_indptr=torch.cat([x.retrieve_index[:, 0], end]))
 
 
 def with_window(x: VerifyInput, width: int | None) -> VerifyInput:

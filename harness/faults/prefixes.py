@@ -151,15 +151,14 @@ _BY_BATCH_INDEX = {
 
 
 def _in_order(slots: list[int], b: int, x: VerifyInput) -> list[int]:
-    return [slots[0] + i for i in range(len(slots))] if slots else slots
+    return [(slots[0] + i) % x.kv.num_slots for i in range(len(slots))]
 
 
 def _pages_in_order(x: VerifyInput) -> VerifyInput:
     table = x.page_table
     assert table is not None
-    if not table.shape[1]:
-        return x
-    return replace(x, page_table=table[:, :1] + torch.arange(table.shape[1], device=table.device))
+    in_order = table[:, :1] + torch.arange(table.shape[1], device=table.device)
+    return replace(x, page_table=in_order % (x.kv.num_slots // x.kv.page_size))
 
 
 _CONTIGUOUS = {**each(_FOUR, prefixes(_in_order)), **_shared_pages(_pages_in_order)}
@@ -289,7 +288,7 @@ FAULTS = (
     ),
     fault_of_attend(
         "prefix-contiguous",
-        "the prefix is read as one range from its first slot on",
+        "the prefix is read as one range from its first slot on, round the cache",
         _CONTIGUOUS,
         cause="contiguous-range",
         smallest=case(request(prefix=2), request(), layout={"order": "interleaved"}),
