@@ -118,6 +118,8 @@ def test_the_parent_table_is_held_to_the_tree_whoever_reads_it(row: int, value: 
     class Complete(Right):
         def build(self, c: Any) -> Any:
             x = super().build(c)
+            if x.retrieve_parent_token.shape[1] <= row:
+                return x  # a smaller batch that some probe launches
             return replace(x, retrieve_parent_token=_cell("retrieve_parent_token", row, value)(x))
 
     (failure,) = check(Complete).failures

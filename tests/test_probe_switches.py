@@ -74,8 +74,24 @@ class LooksOneColumnFurther(Right):
         return done
 
 
+class LosesARaceOnceInSix(Right):
+    """Of equal launches in a row the sixth has another last bit."""
+
+    last: Any = None
+    run = 0
+
+    def attend(self, x: VerifyInput, q: Any, *tensors: Any) -> Any:
+        done = super().attend(x, q, *tensors)
+        self.run = self.run + 1 if self.last is not None and torch.equal(self.last, q) else 0
+        self.last = q.clone()
+        if self.run == 5:
+            done.out[0, 0, 0] = torch.nextafter(done.out[0, 0, 0], done.out.new_tensor(9.0))
+        return done
+
+
 FAULTS: dict[str, tuple[type[Right], tuple[str, str]]] = {
     "tails": (LooksOneColumnFurther, ("contract", "depends-on-tail")),
+    "metamorphic": (LosesARaceOnceInSix, ("contract", "not-repeatable")),
     "stale": (PositionsBufferOfTheFirstBatch, ("position", "stale-position")),
 }
 

@@ -29,9 +29,13 @@ PROBES: tuple[str, ...] = (
     "merge",
     "malformed",
     "tails",
+    "metamorphic",
     "stale",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
+
+OTHER_CASES = frozenset({"metamorphic", "stale", "malformed"})
+"""Probes that run a backend on other cases than the one that is checked."""
 
 Status = Literal["pass", "fail", "tie", "unsupported", "unavailable", "not-checked"]
 

@@ -13,6 +13,7 @@ from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.launches import judge_launches
 from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.merges import judge_merges
+from treeproof.engine.checks.metamorphic import judge_metamorphic
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
@@ -81,6 +82,7 @@ def _run(trial: Trial) -> None:
         judge_rounds(trial, built.x)
         judge_merges(trial)
         judge_tails(trial, built)
+        judge_metamorphic(trial, built)
         judge_stale(trial, built)
         judge_malformed_builds(trial)
 

@@ -19,6 +19,7 @@ from treeproof.contract.case import (
     VerifyCase,
     Window,
 )
+from treeproof.contract.failure import OTHER_CASES, PROBES
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.engine.worker import device_name
 from treeproof.testing.arguments import Lengths, Parents, mask_mode_of, page_size_of, requests_of
@@ -49,7 +50,9 @@ def assert_tree_attention(
     capabilities: Capabilities | None = None,
     numerics: Numerics | None = None,
 ) -> None:
-    """Raise unless tree attention on this tree is right: all identities, all probes, this process.
+    """Raise unless tree attention on this tree is right: all identities, this process.
+
+    All probes look at it but those that launch other trees: a function may be right for this one.
 
     `backend` is an attend function `(x, q, k, v, k_cache, v_cache) -> Attended or out`, a class or
     object with stage methods, or the name or file of a registered backend. `parents[i]` is the
@@ -78,7 +81,7 @@ def assert_tree_attention(
         requests_of(parents, prefix, prefix_name="prefix"), shape, page_size, mask_mode, seed
     )
     _require_device(device)
-    checked = check_case(case, known, CheckOptions(device=device))
+    checked = check_case(case, known, CheckOptions(device=device, probes=_PROBES))
     refusals = {cell.reason for cell in checked.cells if cell.status == "unsupported"}
     if refusals:
         raise ValueError(
@@ -90,6 +93,7 @@ def assert_tree_attention(
         raise ValueError(f"{known.name} gives no evidence of any identity: nothing was checked")
 
 
+_PROBES = frozenset(PROBES) - OTHER_CASES
 _NOT_REPEATED = ("backend", "consumes", "capabilities", "numerics")
 
 

@@ -21,6 +21,7 @@ from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.outputs import against_oracle, quiet_launch, same_launches
 from treeproof.engine.checks.related import first_taken, staged
 from treeproof.engine.checks.rounds import judge_rounds
+from treeproof.engine.checks.scratch import known_keys, new_failures, scratch
 from treeproof.engine.checks.stages import Built, attend_call, build, close
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
@@ -120,16 +121,16 @@ def _again(trial: Trial, fresh: Built, instance: Any) -> None:
     first_round = replace(
         prepared, rounds=prepared.rounds[:1], moves=prepared.moves[:1], accepted=prepared.accepted[:1]
     )  # fmt: skip
-    after = Trial(trial.backend, trial.options, first_round, instance, seconds=trial.seconds)
-    built = build(after, instance, trial.scene, prepared.candidates)
-    after.produced = dict(built.produced)
+    known = known_keys(trial, first_round, fresh)
+    built = build(trial, instance, trial.scene, prepared.candidates)
+    after = scratch(trial, first_round, instance, built)
     judge_declared(after, built.x)
     _unbroken(after)
-    new = _take_over(trial, after)  # before attend can break on what was built
+    new = _take_over(trial, after, known)  # before attend can break on what was built
     different = _launch_again(trial, after, fresh, built) if trial.has("attend") else None
     judge_rounds(after, built.x)
     _unbroken(after)
-    new |= _take_over(trial, after)
+    new |= _take_over(trial, after, known)
     if different is not None and not new:
         trial.note(different)
 
@@ -139,11 +140,9 @@ def _unbroken(after: Trial) -> None:
         raise Violation(after.failures[-1])
 
 
-def _take_over(trial: Trial, after: Trial) -> bool:
-    """Move the failures that `trial` does not know yet over to it; whether there were any."""
-    known = {f.key for f in trial.failures}
-    new = [f for f in after.failures if f.key not in known]
-    after.failures.clear()
+def _take_over(trial: Trial, after: Trial, known: set[tuple[str, str]]) -> bool:
+    """Move the failures that are not known yet over to `trial`; whether there were any."""
+    new = new_failures(after, known)
     for failure in new:
         stale = msgspec.structs.replace(
             failure, kind=_kind(failure), message=_AFTER + failure.message, probe="stale"
@@ -162,7 +161,8 @@ def _launch_again(trial: Trial, after: Trial, fresh: Built, built: Built) -> Fai
     """Writes go to `after`; outputs that differ from those of a fresh object are returned."""
     first = quiet_launch(trial, attend_call(trial, trial.instance, fresh.x), fresh.x)
     again = quiet_launch(trial, attend_call(trial, after.instance, built.x), built.x, kept=False)
-    if trial.backend.capabilities.stores_kv and trial.wants("kv", "measured"):
+    own_writes = trial.backend.capabilities.stores_kv and trial.wants("kv", "measured")
+    if own_writes and not judge_writes(trial.scene, first):
         after.note(*judge_writes(trial.scene, again))
     if trial.backend.capabilities.deterministic:
         right = same_launches(trial, first, again)
