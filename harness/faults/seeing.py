@@ -56,9 +56,9 @@ def tells_rows(backend: Backend) -> bool:
 
 
 def path(parents: Sequence[int], row: int) -> list[int]:
-    """Rows from the root down to this one."""
+    """Rows from the root down to this one; a circle of parents is gone round once."""
     found = [row]
-    while parents[found[0]] >= 0:
+    while 0 <= parents[found[0]] not in found:
         found.insert(0, parents[found[0]])
     return found
 
