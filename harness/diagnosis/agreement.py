@@ -1,0 +1,95 @@
+"""Whether evidence is what a statement predicts, group by group and to the last cell."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from treeproof.contract.capabilities import Numerics
+from treeproof.diagnosis.evidence import Attended, Commit, Group, Observation, TableReads
+from treeproof.diagnosis.ground import Seen
+from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
+from treeproof.diagnosis.world import World
+
+_COUNT = 0.3
+"""Counts come out within this of a whole number, as in `properties.visibility`."""
+
+
+def fits(seen: Observation, group: Group, world: World) -> bool:
+    """Whether all that was seen in this group is what `world` predicts."""
+    found = seen.found[group]
+    if group == "attend":
+        # Counts first: outputs take far longer, and are seldom reached.
+        return _same_reads(found, world) and _same_numbers(found, world, seen.numerics)
+    if group == "tables":
+        return all(_same_table(table, world) for table in found)
+    if group == "commit":
+        predicted = world.commits
+        return len(found) == len(predicted) and all(
+            _same_commit(a, b, world, turn)
+            for turn, (a, b) in enumerate(zip(found, predicted, strict=True))
+        )
+    return bool(found == world.predict(group, seen))
+
+
+def _same_reads(found: Attended, world: World) -> bool:
+    if found.writes is not None and dict(found.writes) != dict(writes_of(world)):
+        return False
+    origin = origins(world)
+    place = {reading.request: (reading, list(reading.slots)) for reading in found.reads}
+    for i, row in enumerate(world.ground.rows):
+        reading, columns = place[row.b]
+        low, high = row_weights(world, i, origin)
+        if (high[-1] > 0) != (row.flat in found.unowned):
+            return False
+        low, high = as_counts(low[columns], high[columns])
+        if (np.abs(reading.high[row.row] - high) >= _COUNT).any():
+            return False
+        if (np.abs(reading.low[row.row] - low) >= _COUNT).any():
+            return False
+    return True
+
+
+def _same_numbers(found: Attended, world: World, numerics: Numerics) -> bool:
+    """Row by row, so that a wrong statement costs one row."""
+    if found.out is None:
+        return True
+    for i in range(len(found.out)):
+        out, lse, limit, lse_limit = outputs(world, [i], numerics)
+        if found.limit is not None and found.lse_limit is not None:
+            limit, lse_limit = limit + found.limit[i], lse_limit + found.lse_limit[i]
+        if not _within(found.out[i], out[0], limit[0]):
+            return False
+        if found.lse is not None and not _within(found.lse[i], lse[0], lse_limit[0]):
+            return False
+    return True
+
+
+def _within(a: Tensor, b: Tensor, limit: Tensor) -> bool:
+    equal = a == b  # infinities among them
+    return bool((equal | ((a - b).abs() <= limit)).all())
+
+
+def _same_table(table: TableReads, world: World) -> bool:
+    ways = [world.table_counts(table, world.seen)]
+    if table.window_free:
+        # The window is cut later: what lies outside it may be named or not.
+        ways.append(world.table_counts(table, _held(world, table.request)))
+    near = [np.abs(table.counts - counts) < _COUNT for counts in ways if counts is not None]
+    return bool(near) and bool(np.logical_or.reduce(near).all())
+
+
+def _held(world: World, request: int) -> Seen:
+    """What rows would read without a window; cells of evicted pages say nothing."""
+    gone = world.ground.case.evicted_columns(request)
+    return tuple(tuple(key for key in keys if key.at >= gone) for keys in world.uncut)
+
+
+def _same_commit(found: Commit, predicted: Commit, world: World, turn: int) -> bool:
+    judged = world.ground.moves[turn].judged.cpu().numpy()
+    return bool(
+        found.seq_lens == predicted.seq_lens
+        and found.next_root == predicted.next_root
+        and (found.k == predicted.k)[judged].all()
+        and (found.v == predicted.v)[judged].all()
+    )

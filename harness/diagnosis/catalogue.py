@@ -1,0 +1,36 @@
+"""All hypotheses, likeliest first: where two cannot be told apart, the earlier one is named."""
+
+from __future__ import annotations
+
+from treeproof.diagnosis.accepting import ACCEPTING
+from treeproof.diagnosis.candidate import CANDIDATE
+from treeproof.diagnosis.committing import COMMITTING
+from treeproof.diagnosis.contract import CONTRACT
+from treeproof.diagnosis.heads import HEADS
+from treeproof.diagnosis.hypothesis import Hypothesis
+from treeproof.diagnosis.keys import KEYS
+from treeproof.diagnosis.links import LINKS
+from treeproof.diagnosis.numbers import NUMBERS
+from treeproof.diagnosis.pages import PAGES
+from treeproof.diagnosis.position import POSITION
+from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
+from treeproof.diagnosis.slots import SLOTS
+from treeproof.diagnosis.visibility import VISIBILITY
+from treeproof.diagnosis.window import WINDOW
+
+HYPOTHESES: tuple[Hypothesis, ...] = (
+    *POSITION,
+    *VISIBILITY,
+    *WINDOW,
+    *PREFIX_LENGTH,
+    *KEYS,
+    *PAGES,
+    *HEADS,
+    *LINKS,
+    *ACCEPTING,
+    *COMMITTING,
+    *SLOTS,
+    *CANDIDATE,
+    *NUMBERS,
+    *CONTRACT,
+)

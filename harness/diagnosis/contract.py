@@ -1,0 +1,61 @@
+"""Contract: what a stage does to those around it, whatever it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, combinations
+
+from treeproof.contract.backend import STAGES
+from treeproof.diagnosis.hypothesis import Hypothesis, States
+from treeproof.diagnosis.world import World
+
+_PLACES = ("plan", *STAGES, "close")
+REFUSALS = ("NotImplementedError", "ValueError")
+"""Exceptions that say no on purpose. All others come from something that went wrong."""
+
+
+def _breaking(kinds: tuple[str, ...], details: tuple[str, ...] = ("",)) -> States:
+    """Some stage, or several, show one of these failures."""
+
+    def states(right: World) -> Iterator[tuple[str, World]]:
+        for kind in kinds:
+            for detail in details:
+                alone = ((place,) for place in _PLACES)
+                for places in chain(alone, combinations(_PLACES, 2)):
+                    contract = frozenset((kind, place, detail) for place in places)
+                    yield f"{kind} in {' and '.join(places)}", replace(right, contract=contract)
+
+    return states
+
+
+def _hypothesis(
+    name: str, says: str, kinds: tuple[str, ...], details: tuple[str, ...] = ("",)
+) -> Hypothesis:
+    return Hypothesis(name, says, frozenset({"contract"}), _breaking(kinds, details))
+
+
+CONTRACT: tuple[Hypothesis, ...] = (
+    _hypothesis(
+        "refuses-valid",
+        "a stage says that it cannot do a case inside its declared capabilities",
+        ("raises",),
+        ("refusal",),
+    ),
+    _hypothesis("raises", "a stage fails with an exception", ("raises",), ("error",)),
+    _hypothesis(
+        "wrong-shape",
+        "a stage returns something of another type, shape or dtype than it should",
+        ("wrong-shape", "wrong-type", "wrong-dtype", "unknown-field", "malformed-table"),
+    ),
+    _hypothesis("mutates-input", "a stage changes what it was given to read", ("mutates-input",)),
+    _hypothesis("unwritten-output", "a part of the output is never written", ("not-finite",)),
+    _hypothesis(
+        "nondeterministic", "the same launch gives other bits each time", ("nondeterministic",)
+    ),
+    _hypothesis(
+        "undeclared-input",
+        "a stage reads fields that it does not name in `consumes`",
+        ("reads-undeclared-input",),
+    ),
+)

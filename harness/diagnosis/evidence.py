@@ -1,0 +1,119 @@
+"""Evidence of one run on one case, by group: what was seen, or what a statement predicts.
+
+Observations and predictions have one form, so that comparing them is all there is to explaining.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from treeproof.contract.capabilities import Numerics
+from treeproof.contract.case import VerifyCase
+
+Group = Literal[
+    "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "accept", "commit",
+    "contract",
+]  # fmt: skip
+"""Evidence that stands or falls together: a stage's answer, or one field of a build."""
+
+KEPT, STRANGE, PADDED = -1, -2, -3
+"""What a slot holds after a write besides the rows of the launch: what it held before, something
+that no row brought, and the K or V of a padded row."""
+
+Counts = npt.NDArray[np.float64]
+Writes = Mapping[int, tuple[int, int]]
+"""Slot to the flat rows whose K and V it holds; slots that did not change are left out."""
+
+
+@dataclass(frozen=True)
+class TableReads:
+    """What one form of table tells one request's rows to read.
+
+    `counts` (real rows, slots). `window_free`: the window is cut later, by the kernel. `closed`: what
+    is not among `slots` is not read at all (a list); else nothing is said about it (a mask).
+    """
+
+    form: str
+    request: int
+    slots: tuple[int, ...]
+    counts: Counts
+    window_free: bool
+    closed: bool
+
+
+@dataclass(frozen=True)
+class KernelReads:
+    """How often the rows of one request read each of some slots: least and most over the heads."""
+
+    request: int
+    slots: tuple[int, ...]
+    low: Counts
+    high: Counts
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What launches of attend showed of the real rows.
+
+    `unowned`: flat rows that read memory no request holds. `out` (real rows, Hq, Dv) and `lse`
+    (real rows, Hq), float64 on the CPU, of the quiet random data. `limit`, `lse_limit`: how far a
+    right kernel may be from them, the same shapes; None on an observation.
+    """
+
+    reads: tuple[KernelReads, ...]
+    unowned: frozenset[int]
+    out: Tensor | None
+    lse: Tensor | None
+    writes: Writes | None
+    limit: Tensor | None = None
+    lse_limit: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One request's part of an accept: local rows (-1 a hole), accept_len, tokens up to it."""
+
+    rows: tuple[int, ...]
+    length: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit: slot whose old K, whose old V each slot holds (`STRANGE`: none's), both
+    (num_slots,); new lengths and next roots, one a request."""
+
+    k: npt.NDArray[np.int64]
+    v: npt.NDArray[np.int64]
+    seq_lens: tuple[int, ...]
+    next_root: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything a backend did on one case that a statement can be held against.
+
+    `found[group]` is the evidence, absent where the backend gave none: `tokens` (real rows),
+    `positions` and `slots` (all rows; -1 for any pad slot on padding) and `lengths` (B,) are tuples
+    of int; `links` maps field names to (B, Nmax) tuples; `tables` is a tuple of TableReads; `attend`
+    an Attended; `accept` a tuple of tuples of Walk and `commit` a tuple of Commit, one a round;
+    `contract` a frozenset of (kind, stage, detail). Stages after `build` were given what a right build
+    would have given them, so each group shows what its own stage does.
+    """
+
+    case: VerifyCase
+    found: Mapping[Group, Any]
+    numerics: Numerics = field(default_factory=Numerics)
+    leaves: int | None = 12
+    """Leaves that were accepted and committed, as `traversal.predictions` takes it."""
+
+    def with_contract(self, broken: Iterable[tuple[str, str, str]]) -> Observation:
+        """The same, with these broken contracts beside those that were seen."""
+        seen = frozenset(self.found.get("contract", frozenset())) | frozenset(broken)
+        return replace(self, found={**self.found, "contract": seen})

@@ -1,0 +1,140 @@
+"""A hypothesis: a name, one sentence, and what would be so in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from treeproof.diagnosis.evidence import Group
+from treeproof.diagnosis.ground import Key, Row, Seen
+from treeproof.diagnosis.world import World
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way in which a hypothesis may hold; `detail` says which, and is the same on every case."""
+
+    detail: str
+    world: World
+
+
+States = Callable[[World], Iterable[tuple[str, World]]]
+"""From the truth on a case to (detail, world) of each way in which the hypothesis may hold there."""
+
+
+Narrow = Literal["rows", "requests", "no"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """`says` is a whole sentence without its full stop. `groups`: evidence it may change.
+
+    `narrow`: whether it may hold in some requests and rows alone, in some requests, or nowhere but
+    everywhere.
+    """
+
+    name: str
+    says: str
+    groups: frozenset[Group]
+    states: States
+    narrow: Narrow = "rows"
+
+    def variants(self, right: World) -> Iterator[Variant]:
+        """Every way on one case, those first that hold for the whole batch."""
+        narrower = []
+        for detail, world in self.states(right):
+            yield Variant(detail, world)
+            if self.narrow != "no" and _is_by_row(right, world):
+                narrower += [
+                    Variant(f"{detail}, {where}" if detail else where, part)
+                    for where, part in _parts(right, world, self.narrow)
+                ]
+        yield from narrower
+
+
+def hypothesis(
+    name: str, says: str, *groups: Group, narrow: Narrow = "rows"
+) -> Callable[[States], Hypothesis]:
+    """Decorator: a function of the truth becomes the hypothesis of this name."""
+    return lambda states: Hypothesis(name, says, frozenset(groups), states, narrow)
+
+
+def reading(right: World, keys_of: Callable[[Row], Iterable[Key] | None]) -> World:
+    """Rows read these keys before the window cuts; None: as they should."""
+    ground = right.ground
+    uncut, seen = [], []
+    for i, row in enumerate(ground.rows):
+        keys = keys_of(row)
+        if keys is None:
+            uncut.append(right.uncut[i])
+            seen.append(right.seen[i])
+        else:
+            uncut.append(tuple(keys))
+            seen.append(ground.cut(uncut[-1], row.position))
+    return replace(right, uncut=tuple(uncut), seen=tuple(seen))
+
+
+def cutting(right: World, kept: Callable[[Row, tuple[Key, ...]], Iterable[Key]]) -> World:
+    """The window keeps these of the keys that a row would read without it."""
+    seen = tuple(
+        tuple(kept(row, keys)) for row, keys in zip(right.ground.rows, right.uncut, strict=True)
+    )
+    return replace(right, seen=seen)
+
+
+def _parts(right: World, world: World, narrow: Narrow) -> Iterator[tuple[str, World]]:
+    """The same in some requests only, or in some rows of each request."""
+    last = len(right.ground.requests) - 1
+    ends = [request.num_nodes - 1 for request in right.ground.requests]
+    places: dict[str, Callable[[Row], bool]] = {}
+    if last > 0:
+        places |= {
+            "in the first request only": lambda row: row.b == 0,
+            "in the second request only": lambda row: row.b == 1,
+            "in the last request only": lambda row: row.b == last,
+            "past the first request": lambda row: row.b > 0,
+        }
+    if narrow == "rows" and max(ends) > 0:
+        places |= {
+            "in each request's last row only": lambda row: row.row == ends[row.b],
+            "in the root's row only": lambda row: row.row == 0,
+            "in all rows but the root's": lambda row: row.row > 0,
+        }
+    for where, holds in places.items():
+        yield where, within(right, world, holds)
+
+
+_NOT_BY_ROW = (
+    "lengths", "links", "written", "walks", "commits", "law", "heads", "contract",
+)  # fmt: skip
+
+
+def _is_by_row(right: World, world: World) -> bool:
+    """Whether each row is stated by itself, so that the statement may hold for some of them."""
+    return all(getattr(world, name) is getattr(right, name) for name in _NOT_BY_ROW)
+
+
+def within(right: World, world: World, where: Callable[[Row], bool]) -> World:
+    """`world` in the rows where this holds and the truth in all others."""
+    rows = right.ground.rows
+    chosen = [where(row) for row in rows]
+
+    def mixed(a: Seen, b: Seen) -> Seen:
+        return tuple(x if inside else y for x, y, inside in zip(a, b, chosen, strict=True))
+
+    positions, slots = list(right.positions), list(right.slots)
+    for row, inside in zip(rows, chosen, strict=True):
+        if inside:
+            positions[row.flat], slots[row.flat] = world.positions[row.flat], world.slots[row.flat]
+    return replace(
+        world,
+        tokens=tuple(
+            a if inside else b
+            for a, b, inside in zip(world.tokens, right.tokens, chosen, strict=True)
+        ),
+        positions=tuple(positions),
+        slots=tuple(slots),
+        uncut=mixed(world.uncut, right.uncut),
+        seen=mixed(world.seen, right.seen),
+    )

@@ -1,0 +1,225 @@
+"""Attention run again as a statement has it: chosen keys, a chosen law, the cache as it was written.
+
+Each row is one plain sequence of keys in float64. Under the truth this is `oracles.path` to the
+last digits, which a test holds it to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace as with_fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.diagnosis.evidence import KEPT, PADDED, Attended, Counts, KernelReads, Writes
+from treeproof.diagnosis.ground import Key, Row
+from treeproof.properties.bound import error_bound
+from treeproof.properties.tables import Slots
+
+if TYPE_CHECKING:
+    from treeproof.diagnosis.world import World
+
+
+def attended(world: World, like: Sequence[KernelReads], numerics: Numerics) -> Attended:
+    """What launches would show: counts of the slots in `like`, outputs with their limits, writes."""
+    reads, unowned = _reads(world, like)
+    every = range(len(world.ground.rows))
+    out, lse, limit, lse_limit = outputs(world, every, numerics)
+    return Attended(reads, unowned, out, lse, writes_of(world), limit, lse_limit)
+
+
+def writes_of(world: World) -> Writes:
+    """Slots that change, the pad slot left out."""
+    pad = world.ground.case.layout.pad_slot
+    row_slot = world.ground.row_slot
+
+    def code(row: int) -> int:
+        return PADDED if row >= 0 and row_slot[row] < 0 else row
+
+    found = {slot: (code(k), code(v)) for slot, (k, v) in world.written.items() if slot != pad}
+    tree = set(row_slot)
+    # Before a launch the tree's own slots hold what padded rows bring.
+    return {
+        slot: holds
+        for slot, holds in found.items()
+        if not (slot in tree and set(holds) <= {PADDED, KEPT})
+    }
+
+
+# --- tomography ----------------------------------------------------------------------------------
+
+
+def row_weights(world: World, i: int, origin: Slots) -> tuple[Counts, Counts]:
+    """(num_slots + 1,) least and most weight over the heads that real row i gives each slot's own V;
+    the last is what nobody holds. `origin` as `origins` gives it."""
+    row = world.ground.rows[i]
+    if world.law.plain and world.heads is None:
+        counts = _counts(world.seen[i], origin)
+        return counts, counts
+    parts = np.concatenate(
+        [_weights(world, row, keys, origin, len(heads)) for keys, heads in _by_heads(world, i)]
+    )
+    return parts.min(0), parts.max(0)
+
+
+def as_counts(low: Counts, high: Counts) -> tuple[Counts, Counts]:
+    """Weights of the slots looked at as counts, as the probe does: the smallest is one key's."""
+    positive = high[high > 0]
+    scale = 1 / positive.min() if len(positive) else 0.0
+    return low * scale, high * scale
+
+
+def _reads(
+    world: World, like: Sequence[KernelReads]
+) -> tuple[tuple[KernelReads, ...], frozenset[int]]:
+    ground, origin = world.ground, origins(world)
+    weights = [row_weights(world, i, origin) for i in range(len(ground.rows))]
+    unowned = frozenset(
+        row.flat for row, (_, high) in zip(ground.rows, weights, strict=True) if high[-1] > 0
+    )
+    found = []
+    for reading in like:
+        columns = list(reading.slots)
+        own = [w for row, w in zip(ground.rows, weights, strict=True) if row.b == reading.request]
+        pairs = [as_counts(low[columns], high[columns]) for low, high in own]
+        low, high = (np.stack([pair[side] for pair in pairs]) for side in (0, 1))
+        found.append(with_fields(reading, low=low, high=high))
+    return tuple(found), unowned
+
+
+def _by_heads(world: World, i: int) -> list[tuple[tuple[Key, ...], list[int]]]:
+    """Keys of row i, and the query heads that read them."""
+    every = range(world.ground.case.shape.num_q_heads)
+    if world.heads is None:
+        return [(world.seen[i], list(every))]
+    inside = [head for head in every if head in world.heads]
+    outside = [head for head in every if head not in world.heads]
+    parts = [(world.seen[i], inside), (world.others[i], outside)]
+    return [(keys, heads) for keys, heads in parts if heads]
+
+
+def _counts(keys: Sequence[Key], origin: Slots) -> Counts:
+    """Share of each slot among the keys, all of one weight."""
+    slots = len(origin)
+    held = origin[[key.v for key in keys]]
+    counts = np.bincount(np.where(held < 0, slots, held), minlength=slots + 1)
+    share: Counts = counts / max(1, len(keys))
+    return share
+
+
+def _weights(world: World, row: Row, keys: Sequence[Key], origin: Slots, heads: int) -> Counts:
+    """(heads, num_slots + 1): the same for some heads of a row, under the world's law."""
+    slots = len(origin)
+    found = np.zeros((heads, slots + 1))
+    if world.law.plain or not keys:
+        found[:] = _counts(keys, origin)
+        return found
+    held = origin[[key.v for key in keys]]
+    scores = torch.zeros(heads, len(keys), dtype=torch.float64)
+    weights, _ = world.law.weigh(scores, keys, row, world.ground.case.shape)
+    np.add.at(found.T, np.where(held < 0, slots, held), weights.numpy().T)
+    return found
+
+
+def origins(world: World) -> Slots:
+    """(num_slots,) slot whose right V each slot holds after the launch; -1: no request's."""
+    row_slot = world.ground.row_slot
+    origin = world.ground.bare.copy()
+    for slot, (_, row) in world.written.items():
+        if row != KEPT:
+            origin[slot] = row_slot[row] if row >= 0 else -1
+    return origin
+
+
+# --- random data ---------------------------------------------------------------------------------
+
+
+def outputs(
+    world: World, rows: Sequence[int], numerics: Numerics
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out (R, Hq, Dv) and lse (R, Hq) of some real rows, and the limits on the errors of both."""
+    ground = world.ground
+    shape = ground.case.shape
+    k_cache, v_cache = _caches(world)
+    q = ground.contents.q.double()
+    parts: dict[str, list[Tensor]] = {}
+    for i in rows:
+        row = ground.rows[i]
+        one: dict[str, Tensor] = {}
+        for keys, heads in _by_heads(world, i):
+            found = _one(world, row, keys, heads, q[row.flat], k_cache, v_cache)
+            for name, value in found.items():
+                blank = value.new_zeros(shape.num_q_heads, *value.shape[1:])
+                one.setdefault(name, blank)[heads] = value
+        for name, value in one.items():
+            parts.setdefault(name, []).append(value)
+    stacked = {name: torch.stack(values) for name, values in parts.items()}
+    bound = error_bound(
+        **{name: value for name, value in stacked.items() if name != "count"},
+        visible=stacked["count"].amax(1),
+        lse_sink=stacked["lse"],
+        bias_abs=torch.zeros_like(stacked["lse"]),
+        shape=shape,
+        numerics=numerics,
+        capabilities=Capabilities(),
+    )
+    return stacked["out"], stacked["lse"], bound.total, bound.lse
+
+
+def _one(
+    world: World,
+    row: Row,
+    keys: Sequence[Key],
+    heads: list[int],
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+) -> dict[str, Tensor]:
+    """Some heads of one row: the exact quantities that the error bound asks for."""
+    shape = world.ground.case.shape
+    if not keys:  # what a softmax over nothing gives is free, and is nothing here
+        wide = torch.zeros(len(heads), shape.v_head_dim, dtype=torch.float64)
+        flat = torch.zeros(len(heads), dtype=torch.float64)
+        return {
+            "out": wide, "weight": wide, "abs_v": wide, "lse": flat - torch.inf, "score_abs": flat,
+            "score_max": flat, "count": flat,
+        }  # fmt: skip
+    kv_heads = torch.tensor(heads) // shape.group_size
+    k = k_cache[[key.k for key in keys]][:, kv_heads].double().transpose(0, 1)  # (h, n, D)
+    v = v_cache[[key.v for key in keys]][:, kv_heads].double().transpose(0, 1)
+    mine = q[heads]
+    scores = world.law.score(mine, k, shape)
+    weights, lse = world.law.weigh(scores, keys, row, shape)
+    p = weights[:, None]
+    sizes = (k.abs() @ mine.abs()[..., None])[..., 0] * shape.score_scale
+    return {
+        "out": world.law.sum(weights, v),
+        "weight": (p.abs() @ v.abs())[:, 0],
+        "abs_v": v.abs().sum(1),
+        "lse": lse,
+        "score_abs": torch.maximum(sizes.amax(1), scores.abs().amax(1)),
+        "score_max": scores.amax(1),
+        "count": torch.full((len(heads),), float(len(keys)), dtype=torch.float64),
+    }
+
+
+def _caches(world: World) -> tuple[Tensor, Tensor]:
+    """K and V of every slot after the launch, CPU, in the case's dtype."""
+    scene, laid = world.ground.scene, world.ground.contents
+    row_slot = world.ground.row_slot
+    caches = []
+    for side, (right, stale) in enumerate(((laid.k, laid.stale_k), (laid.v, laid.stale_v))):
+        cache = right.clone()
+        cache[scene.tree_slots] = stale
+        for slot, rows in world.written.items():
+            row = rows[side]
+            if row >= 0:
+                cache[slot] = right[row_slot[row]] if row_slot[row] >= 0 else stale
+            elif row != KEPT:
+                cache[slot] = stale
+        caches.append(cache)
+    return caches[0], caches[1]

@@ -1,0 +1,170 @@
+"""One complete statement of what every stage does on a case, and the evidence it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from treeproof.diagnosis.evidence import Commit, Counts, Group, Observation, TableReads, Walk
+from treeproof.diagnosis.ground import Ground, Seen
+from treeproof.diagnosis.law import SOFTMAX, Law
+from treeproof.diagnosis.rerun import attended
+
+Table: TypeAlias = tuple[tuple[int, ...], ...]
+Walks: TypeAlias = tuple[tuple[Walk, ...], ...]
+Contract: TypeAlias = frozenset[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class World:
+    """The truth, or a hypothesis: the truth with one statement replaced.
+
+    `uncut` are the keys of each real row before a window cuts, `seen` after it. `heads`: query heads
+    that read `seen`, all where None; the others read `others`. `written`: slot to the flat rows whose
+    K and V it holds after a launch.
+    """
+
+    ground: Ground
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    slots: tuple[int, ...]
+    lengths: tuple[int, ...]
+    links: Mapping[str, Table]
+    uncut: Seen
+    seen: Seen
+    written: Mapping[int, tuple[int, int]]
+    walks: Walks
+    commits: tuple[Commit, ...]
+    law: Law = SOFTMAX
+    heads: frozenset[int] | None = None
+    others: Seen = ()
+    contract: Contract = frozenset()
+
+    def predict(self, group: Group, like: Observation) -> Any:
+        """The evidence of one group, about the same keys as `like` has."""
+        if group == "attend":
+            return attended(self, like.found[group].reads, like.numerics)
+        if group == "tables":
+            return tuple(self._table(table) for table in like.found[group])
+        if group == "links":
+            return {name: self.links[name] for name in like.found[group]}
+        if group == "accept":
+            return self.walks
+        if group == "commit":
+            return self.commits
+        return getattr(self, group)
+
+    def _table(self, table: TableReads) -> TableReads:
+        seen = self.uncut if table.window_free else self.seen
+        counts = self.table_counts(replace(table, closed=False), seen)
+        assert counts is not None  # only closed tables have to name all that is read
+        return replace(table, counts=counts)
+
+    def table_counts(self, table: TableReads, seen: Seen) -> Counts | None:
+        """(real rows of the request, slots) how often each is read; None where a list would have to
+        name a slot that it does not."""
+        place = {slot: j for j, slot in enumerate(table.slots)}
+        rows = [i for i, row in enumerate(self.ground.rows) if row.b == table.request]
+        counts = np.zeros((len(rows), len(table.slots)))
+        for line, i in enumerate(rows):
+            for key in seen[i]:
+                if key.k in place:
+                    counts[line, place[key.k]] += 1
+                elif table.closed:
+                    return None
+        return counts
+
+
+_FIELDS: Mapping[Group, tuple[str, ...]] = {
+    "attend": ("seen", "written", "law", "heads"),
+    "tables": ("uncut", "seen"),
+    "accept": ("walks",),
+}
+
+
+def same_statement(a: World, b: World, group: Group) -> bool:
+    """Whether two worlds say the same of a group, seen from what they state and not from evidence."""
+    if group == "commit":  # arrays do not compare as one
+        return a.commits is b.commits
+    fields = _FIELDS.get(group, (group,))
+    return all(getattr(a, name) == getattr(b, name) for name in fields)
+
+
+def truth(ground: Ground) -> World:
+    """What a right backend does."""
+    return _truth(ground.case, ground.leaves)
+
+
+@lru_cache(maxsize=64)
+def _truth(case: Any, leaves: int | None) -> World:
+    ground = Ground.of(case, leaves)
+    real = [(request, node) for request in ground.requests for node in request.node_of_row]
+    uncut = tuple(ground.reads(row) for row in ground.rows)
+    return World(
+        ground=ground,
+        tokens=tuple(request.tree.tokens[node] for request, node in real),
+        positions=tuple(ground.scene.true_positions.tolist()),
+        slots=tuple(ground.scene.row_slot.tolist()),
+        lengths=tuple(request.prefix_len for request in ground.requests),
+        links=_links(ground),
+        uncut=uncut,
+        seen=tuple(
+            ground.cut(keys, row.position) for keys, row in zip(uncut, ground.rows, strict=True)
+        ),
+        written={
+            slot: (flat, flat)
+            for flat, slot in enumerate(ground.scene.row_slot.tolist())
+            if slot >= 0
+        },
+        walks=_walks(ground),
+        commits=_commits(ground),
+    )
+
+
+def _links(ground: Ground) -> dict[str, Table]:
+    """The four (B, Nmax) tables: siblings in ascending row order, -1 where there is none."""
+    width = max(request.num_rows for request in ground.requests)
+    names = ("index", "next_token", "next_sibling", "parent_token")
+    tables: dict[str, list[tuple[int, ...]]] = {f"retrieve_{name}": [] for name in names}
+    for b, request in enumerate(ground.requests):
+        up = request.parent_rows
+        broods = [[r for r, parent in enumerate(up) if parent == row] for row in range(len(up))]
+        after = {a: z for brood in broods for a, z in pairwise(brood)}
+        first = ground.case.qo_indptr[b]
+        lines = (
+            [first + row for row in range(len(up))],
+            [brood[0] if brood else -1 for brood in broods],
+            [after.get(row, -1) for row in range(len(up))],
+            list(up),
+        )
+        for table, line in zip(tables.values(), lines, strict=True):
+            table.append((*line, *[-1] * (width - len(line))))
+    return {name: tuple(table) for name, table in tables.items()}
+
+
+def _walks(ground: Ground) -> Walks:
+    return tuple(
+        tuple(
+            Walk(rows, len(rows), emitted)
+            for rows, emitted in zip(prediction.rows, prediction.emitted, strict=True)
+        )
+        for prediction in ground.rounds
+    )
+
+
+def _commits(ground: Ground) -> tuple[Commit, ...]:
+    found = []
+    for move in ground.moves:
+        content = move.content.numpy()
+        rows, emitted = move.prediction.rows, move.prediction.emitted
+        boundary = tuple(
+            request.prefix_len + len(path)
+            for request, path in zip(ground.requests, rows, strict=True)
+        )
+        found.append(Commit(content, content, boundary, tuple(e[-1] for e in emitted)))
+    return tuple(found)

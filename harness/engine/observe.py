@@ -1,0 +1,318 @@
+"""Everything a backend does on one case, stage by stage, as evidence for a diagnosis.
+
+A check lets what a build got wrong run on into the stages behind it. Here every stage is given what
+a right build would have given it, so that evidence shows the stage at fault and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeproof.backends import reference
+from treeproof.contract.backend import BackendUnavailable
+from treeproof.contract.case import MaskMode, VerifyCase
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import VerifyInput
+from treeproof.contract.registry import Backend
+from treeproof.diagnosis.contract import REFUSALS
+from treeproof.diagnosis.evidence import (
+    KEPT,
+    PADDED,
+    STRANGE,
+    Attended,
+    Commit,
+    Group,
+    KernelReads,
+    Observation,
+    TableReads,
+    Walk,
+    Writes,
+)
+from treeproof.engine.checks.copies import copied
+from treeproof.engine.checks.options import CheckOptions
+from treeproof.engine.checks.outputs import unwritten_shows
+from treeproof.engine.checks.prepared import prepare
+from treeproof.engine.checks.stages import attend_call
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.garble import garble
+from treeproof.engine.mend import mended
+from treeproof.properties import contract
+from treeproof.properties.contract import same_rows
+from treeproof.properties.declared import declarations
+from treeproof.properties.probes import random_data
+from treeproof.properties.probes.codes import sign_codes
+from treeproof.properties.probes.launch import Launched, launch
+from treeproof.properties.reading import Measured, measure
+from treeproof.properties.scene import Scene
+from treeproof.properties.violation import Violation, contract_failure
+
+_ALL_KEYS = 512
+"""Prefix keys of a case up to which every one of them is read by itself."""
+
+_LINKS = (
+    "retrieve_index", "retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token",
+)  # fmt: skip
+
+
+def observe(case: VerifyCase, backend: Backend, options: CheckOptions) -> Observation | None:
+    """What `backend` does on `case`; None where the case is outside its capabilities, or the
+    backend cannot run here."""
+    if backend.capabilities.refusal(case, options.device) is not None:
+        return None
+    trial = Trial(backend, options, prepare(case, options.device, options.leaves))
+    found: dict[Group, Any] = {}
+    try:
+        _stages(trial, found)
+    except BackendUnavailable:
+        return None
+    if options.in_flight is not None:
+        options.in_flight("oracle")  # what follows is no stage of the backend's
+    found["contract"] = frozenset(
+        (failure.kind, failure.stage, _detail(failure))
+        for failure in trial.failures
+        if failure.identity == "contract"
+    )
+    return Observation(case, found, backend.numerics, options.leaves)
+
+
+def _detail(failure: Failure) -> str:
+    """Of an exception, whether it says no on purpose."""
+    if failure.kind != "raises":
+        return ""
+    _, _, text = failure.message.partition(" raised ")
+    return "refusal" if text.partition(":")[0] in REFUSALS else "error"
+
+
+def _stages(trial: Trial, found: dict[Group, Any]) -> None:
+    groups: list[Callable[[], None]] = []
+    try:
+        trial.instance = trial.call("plan", trial.backend.make)
+        x, declared = _build(trial, found)
+        groups = [
+            lambda: _attend(trial, x, declared, found),
+            lambda: _accept(trial, x, found),
+            lambda: _commit(trial, x, found),
+        ]
+    except Violation as violation:
+        trial.broke(violation)
+    for group in groups:
+        try:
+            group()
+        except Violation as violation:
+            trial.broke(violation)
+    close = getattr(trial.instance, "close", None)
+    if callable(close):
+        try:
+            trial.call("close", close)
+        except Violation as violation:
+            trial.broke(violation)
+
+
+# --- build ---------------------------------------------------------------------------------------
+
+
+def _build(trial: Trial, found: dict[Group, Any]) -> tuple[VerifyInput, list[TableReads]]:
+    """The backend's own fields as evidence, and the input with right ones in their place."""
+    made = trial.prepared.candidates
+    right = reference.build(copied(made))
+    if not trial.has("build"):
+        return right, []
+    fresh = copied(made)
+    result = trial.call("build", trial.instance.build, fresh)
+    trial.unchanged("build", made, fresh, free={"mask_buffer"})
+    produced = contract.valid_built(result, trial.scene)
+    x = result if isinstance(result, VerifyInput) else replace(right, **produced)
+    if trial.borrows("build"):
+        return x, []
+    trial.produced = produced
+    _fields(trial, found)
+    read = trial.backend.consumes if trial.has("attend") else frozenset(produced)
+    tables = {name: table for name, table in produced.items() if name in read}
+    declared = _tables(trial, tables, x.mask_mode, "build")
+    if declared:
+        found["tables"] = tuple(declared)
+    return mended(trial.scene, x, right, produced), declared
+
+
+def _fields(trial: Trial, found: dict[Group, Any]) -> None:
+    produced, scene = trial.produced, trial.scene
+    if "draft_token" in produced:
+        tokens = produced["draft_token"].tolist()
+        found["tokens"] = tuple(tokens[flat] for flat in scene.real)
+    if "positions" in produced:
+        found["positions"] = tuple(produced["positions"].tolist())
+    if "out_cache_loc" in produced:
+        free = {-1, scene.case.layout.pad_slot}
+        found["slots"] = tuple(
+            -1 if padded and slot in free else slot
+            for slot, padded in zip(
+                produced["out_cache_loc"].tolist(), scene.padding.tolist(), strict=True
+            )
+        )
+    if "seq_lens" in produced:
+        found["lengths"] = tuple(produced["seq_lens"].tolist())
+    links = {
+        name: tuple(map(tuple, produced[name].tolist())) for name in _LINKS if name in produced
+    }
+    if links:
+        found["links"] = links
+
+
+def _tables(trial: Trial, tables: Any, mode: MaskMode | None, stage: str) -> list[TableReads]:
+    """Masks and lists; links are evidence of their own."""
+    try:
+        declared = declarations(trial.scene, tables, mode or trial.case.mask.mode)
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        message = f"tables of {stage} cannot be decoded: {type(error).__name__}: {error}"
+        trial.broke(Violation(contract_failure("malformed-table", stage, message)))
+        return []
+    return [
+        TableReads(
+            f"{stage}: {declaration.form}",
+            reading.request,
+            reading.slots,
+            reading.low,
+            declaration.window_free,
+            closed=declaration.form != "mask",
+        )
+        for declaration in declared
+        if declaration.form not in ("links", "parent pointers")
+        for reading in declaration.readings
+    ]
+
+
+# --- attend --------------------------------------------------------------------------------------
+
+
+def _attend(trial: Trial, x: VerifyInput, built: list[TableReads], found: dict[Group, Any]) -> None:
+    if not trial.has("attend"):
+        return
+    attend, scene = attend_call(trial, trial.instance, x), trial.scene
+    seen = garble(x, trial.backend.consumes, trial.case.seed)
+    with unwritten_shows():
+        laid = random_data.contents(scene, x, trial.prepared.data, random_data.QUIET)
+        done = launch(attend, scene, seen, laid, "random")
+    complete = sum(r.prefix_len for r in scene.case.requests) <= _ALL_KEYS
+    measured = measure(attend, scene, seen, complete=complete)
+    found["attend"] = _attended(scene, done, measured)
+
+
+def _attended(scene: Scene, done: Launched, measured: Measured) -> Attended:
+    real, lse = scene.real_index, done.attended.lse
+    return Attended(
+        reads=tuple(
+            KernelReads(reading.request, reading.slots, reading.low, reading.high)
+            for reading in measured.readings
+        ),
+        unowned=frozenset(measured.unowned),
+        out=done.attended.out[real].double().cpu(),
+        lse=None if lse is None else lse[real].double().cpu(),
+        writes=_writes(scene, done),
+    )
+
+
+def _writes(scene: Scene, done: Launched) -> Writes:
+    """Slots whose K or V changed, and the rows that they now hold."""
+    k_rows, v_rows = _rows_by_bits(done.k), _rows_by_bits(done.v)
+    padding = scene.padding.tolist()
+    k_kept = same_rows(done.k_cache, done.k_before)
+    v_kept = same_rows(done.v_cache, done.v_before)
+
+    def holder(kept: Tensor, cache: Tensor, rows: dict[bytes, int], slot: int) -> int:
+        if bool(kept[slot]):
+            return KEPT
+        row = rows.get(_bits(cache[slot]), STRANGE)
+        return PADDED if row >= 0 and padding[row] else row
+
+    changed = (~(k_kept & v_kept)).nonzero().flatten().tolist()
+    return {
+        slot: (
+            holder(k_kept, done.k_cache, k_rows, slot),
+            holder(v_kept, done.v_cache, v_rows, slot),
+        )
+        for slot in changed
+        if slot != scene.case.layout.pad_slot
+    }
+
+
+def _rows_by_bits(rows: Tensor) -> dict[bytes, int]:
+    return {_bits(row): flat for flat, row in enumerate(rows)}
+
+
+def _bits(t: Tensor) -> bytes:
+    return t.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+
+
+# --- rounds --------------------------------------------------------------------------------------
+
+
+def _accept(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
+    if not trial.has("accept"):
+        return
+    seen, rounds = garble(x, trial.backend.consumes, trial.case.seed), []
+    for prediction in trial.prepared.rounds:
+        target = torch.tensor(prediction.tokens, device=trial.scene.device)
+        given = copied(seen), copied(target)
+        result = trial.call("accept", trial.instance.accept, *given)
+        for before, after in zip((seen, target), given, strict=True):
+            trial.unchanged("accept", before, after)
+        done = contract.valid_accepted(result, trial.scene, trial.prepared.candidates.spec_steps)
+        rounds.append(
+            tuple(
+                Walk(_local(index, trial.case.qo_indptr[b]), length, _trimmed(tokens))
+                for b, (index, length, tokens) in enumerate(
+                    zip(
+                        done.accept_index.tolist(),
+                        done.accept_len.tolist(),
+                        done.tokens.tolist(),
+                        strict=True,
+                    )
+                )
+            )
+        )
+    if not trial.borrows("accept"):
+        found["accept"] = tuple(rounds)
+
+
+def _local(index: list[int], first: int) -> tuple[int, ...]:
+    return tuple(row if row == -1 else row - first for row in _trimmed(index))
+
+
+def _trimmed(values: list[int]) -> tuple[int, ...]:
+    """Without the -1 at its end."""
+    end = len(values)
+    while end and values[end - 1] == -1:
+        end -= 1
+    return tuple(values[:end])
+
+
+def _commit(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
+    if not trial.has("commit"):
+        return
+    shape, slots, scene = trial.case.shape, trial.case.layout.num_slots, trial.scene
+    before = tuple(
+        sign_codes(slots, shape.num_kv_heads, width, code, scene.device).to(scene.dtype)
+        for width, code in ((shape.head_dim, 3), (shape.v_head_dim, 4))
+    )
+    slot_of = [_rows_by_bits(cache) for cache in before]
+    seen, rounds = garble(x, trial.backend.consumes, trial.case.seed), []
+    for accepted in trial.prepared.accepted:
+        after = tuple(cache.clone() for cache in before)
+        given = copied(seen), copied(accepted)
+        result = trial.call("commit", trial.instance.commit, *given, *after)
+        trial.unchanged("commit", seen, given[0])
+        trial.unchanged("commit", accepted, given[1])
+        done = contract.valid_committed(result, scene)
+        k, v = (
+            np.array([names.get(_bits(row), STRANGE) for row in cache], dtype=np.int64)
+            for names, cache in zip(slot_of, after, strict=True)
+        )
+        rounds.append(Commit(k, v, tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist())))
+    if not trial.borrows("commit"):
+        found["commit"] = tuple(rounds)

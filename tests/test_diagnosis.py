@@ -1,0 +1,48 @@
+"""Each cause is named from what a small broken kernel does, and nothing else is."""
+
+from functools import cache
+
+import pytest
+from backend_scene import case_of
+from diagnosis_backends import Plain, backend_of
+from diagnosis_broken import BROKEN, TWO
+
+from treeproof.diagnosis.catalogue import HYPOTHESES
+from treeproof.diagnosis.diagnose import UNKNOWN, diagnose
+from treeproof.engine.checks.options import CheckOptions
+from treeproof.engine.observe import observe
+
+OPTIONS = CheckOptions()
+EACH = [
+    pytest.param(name, number, id=f"{name}-{number}")
+    for name, kernels in BROKEN.items()
+    for number in range(len(kernels))
+]
+
+
+@cache
+def seen(kernel, case):
+    return observe(case, backend_of(kernel), OPTIONS)
+
+
+def diagnosis_of(kernel, situation, hypotheses=HYPOTHESES):
+    case = case_of(situation)
+    return diagnose(seen(kernel, case), lambda further: seen(kernel, further), hypotheses)
+
+
+@pytest.mark.parametrize(("name", "number"), EACH)
+def test_the_cause_of_a_broken_kernel_is_named(name, number):
+    found = diagnosis_of(*BROKEN[name][number])
+    assert found.cause == name, found
+
+
+@pytest.mark.parametrize(("name", "number"), EACH)
+def test_a_cause_that_is_not_among_the_hypotheses_is_unknown_and_never_another(name, number):
+    others = tuple(h for h in HYPOTHESES if h.name != name)
+    found = diagnosis_of(*BROKEN[name][number], others)
+    assert found.cause == UNKNOWN, found
+    assert set(found.ruled_out) == {h.name for h in others}
+
+
+def test_a_right_kernel_has_no_diagnosis():
+    assert diagnosis_of(Plain, TWO) is None
