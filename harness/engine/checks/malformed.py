@@ -16,6 +16,7 @@ from treeproof.contract.inputs import Candidates
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.device_fault import is_device_fault
+from treeproof.engine.checks.stages import close
 from treeproof.engine.checks.trial import Trial
 from treeproof.generate.pool import candidates
 from treeproof.properties import contract
@@ -23,8 +24,8 @@ from treeproof.properties.malformed import judge_malformed
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure
 
-_EVERY = 4
-"""One case in so many, by its seed: what is handed in depends on the shape and layout alone."""
+_ONE_IN = 4
+"""Cases that do this: what is handed in depends on the shape and layout alone."""
 
 _TOPK, _STEPS = 2, 2
 _PARENTS, _WHOLE = (-1, 0, 1), (1, 4)
@@ -64,15 +65,15 @@ def _judge(trial: Trial, scene: Scene, whole: Candidates) -> None:
             if built is not None:
                 _note(trial, _failures(scene, right, built, what))
     finally:
-        if callable(getattr(instance, "close", None)):
-            trial.call("close", instance.close)
+        close(trial, instance)
 
 
 def _is_due(trial: Trial) -> bool:
     """Whether there is a build to be judged, sound so far, that can be handed an orphan."""
     own = trial.has("build") and not trial.borrows("build") and not trial.broken
     most = trial.backend.capabilities.max_topk
-    return own and trial.case.seed % _EVERY == 0 and (most is None or most >= _TOPK)
+    due = trial.options.due(trial.case.seed, 0, _ONE_IN)
+    return own and due and (most is None or most >= _TOPK)
 
 
 def _built(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> Mapping[str, Any] | None:
