@@ -74,8 +74,8 @@ _ROLLED = {
     ),
     "swa-window": edit(
         (
-            "values = _lines(v_cache, lines, x.v_scale).view(rows * kv_heads, length, -1)",
-            "values = _lines(v_cache, lines, x.v_scale).view(rows * kv_heads, length, -1).roll(1, 1)",
+            "(v_cache, lines, x.v_scale).view(rows * kv_heads, length, -1)",
+            "(v_cache, lines, x.v_scale).view(rows * kv_heads, length, -1).roll(1, 1)",
         )
     ),
     "topology": edit(

@@ -107,7 +107,7 @@ FAULTS = (
             "cascade": edit(
                 (
                     _WEIGHED,
-                    "out = out_a * (z_b / share).unsqueeze(-1) + out_b * (z_a / share).unsqueeze(-1)",
+                    f"z_a, z_b = z_b, z_a\n    {_WEIGHED}",
                 )
             )
         },

@@ -67,8 +67,8 @@ _COARSE = {
     "cascade": edit(
         (
             "torch.softmax(scores, dim=-1) @ values.transpose(1, 2)",
-            "(\n            torch.softmax(scores, dim=-1).bfloat16() @ values.transpose(1, 2).bfloat16()"
-            "\n        ).float()",
+            "(\n            torch.softmax(scores, dim=-1).bfloat16()"
+            " @ values.transpose(1, 2).bfloat16()\n        ).float()",
         )
     ),
     "page-table": edit(
@@ -77,8 +77,8 @@ _COARSE = {
     "swa-window": edit(
         (
             "torch.bmm(weights.view(rows * kv_heads, -1, length), values)",
-            "torch.bmm(\n        weights.view(rows * kv_heads, -1, length).bfloat16(), values.bfloat16()"
-            "\n    ).float()",
+            "torch.bmm(\n        weights.view(rows * kv_heads, -1, length).bfloat16(),"
+            " values.bfloat16()\n    ).float()",
         )
     ),
     "topology": edit(
@@ -109,7 +109,8 @@ def _later_rows(plant: Plant) -> Plant:
 
 
 def _without(name: str) -> Plant:
-    return launch(lambda x: replace(x, **{name: None}))
+    nothing: dict[str, Any] = {name: None}
+    return launch(lambda x: replace(x, **nothing))
 
 
 Read = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -163,7 +164,7 @@ FAULTS = (
         case(request(prefix=1)), "mlc-ai/mlc-llm#3426",
     ),
     _fault(
-        "scale-of-head-dim", "scores are scaled by the head dim's root, whatever the layer asks for",
+        "scale-of-head-dim", "scores are scaled by the head dim alone, whatever the layer asks for",
         each(FIVE, _shape(scale=None)), "unknown",
         case(request(prefix=1), scale=0.5), "NVIDIA/Megatron-LM#3698",
     ),
@@ -253,7 +254,7 @@ FAULTS = (
         _CODED, "flashinfer-ai/flashinfer#4979", "flashinfer-ai/flashinfer#1023",
     ),
     _fault(
-        "kv-scale-of-other.exchanged", "keys are read with the scale of values, values with that of keys",
+        "kv-scale-of-other.exchanged", "the scales of K and V are exchanged when codes are read",
         each(FIVE, _read_with(lambda k, v: (v, k))), "kv-scale-of-other",
         _CODED, "vllm-project/vllm#6081",
     ),

@@ -29,7 +29,7 @@ _FOUR = (*TABLES, *LISTS)
 
 
 def _by_length(keys: Callable[[int, int], int]) -> dict[str, Plant]:
-    """A prefix of n keys on pages of p is taken for `keys(n, p)` long, to the end of a page at most."""
+    """A prefix of n keys on pages of p is taken for `keys(n, p)` long, within its last page."""
 
     def of(slots: list[int], b: int, x: VerifyInput) -> list[int]:
         length = keys(len(slots), x.kv.page_size)

@@ -21,7 +21,7 @@ _ON_PATH = "(prefix + row for row in path[-reach:])"
 
 
 def _by_rows(sees: Callable[[int, int, bool], bool], columns: str) -> dict[str, Plant]:
-    """Row i reads row j where `sees(i, j, on its path)`; `columns` says so in the words of topology."""
+    """Row i reads row j where `sees(i, j, on its path)`; `columns` says the same to topology."""
 
     def block(right: Block) -> Block:
         rows = range(len(right))
@@ -155,7 +155,8 @@ _SHARDS = {
         ),
         (
             "listed = step < lengths[own, None]",
-            "listed = (step < lengths[own, None]) & (step % 2 == shard) & (step <= last[own, None])",
+            "listed = (step < lengths[own, None]) & (step <= last[own, None])\n"
+            "        listed = listed & (step % 2 == shard)",
         ),
         (
             "out[own] = torch.softmax(scores, dim=-1) @ values",

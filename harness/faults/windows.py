@@ -39,7 +39,8 @@ _BY_ROW = {
             "index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])\n"
             "                visible = visible & (index > depth[:, None] - window)",
             "row = torch.arange(len(depth), device=q.device)\n"
-            "                index = torch.cat([torch.arange(start - prefix, 0, device=q.device), row])\n"
+            "                before = torch.arange(start - prefix, 0, device=q.device)\n"
+            "                index = torch.cat([before, row])\n"
             "                visible = visible & (index > row[:, None] - window)",
         )
     ),
@@ -132,8 +133,9 @@ _COLUMNS_EARLY = {
         (
             "visible = pad(tree, (prefix - start, 0), value=True)",
             "if x.mask_mode is MaskMode.FULL_MASK:\n"
-            "                cells = x.custom_mask[x.mask_indptr[b] :][: tree.numel() + len(tree) * prefix]\n"
-            "                tree = cells.view(len(tree), -1)[:, prefix - start :][:, : len(tree)]\n"
+            "                count = len(tree)\n"
+            "                cells = x.custom_mask[x.mask_indptr[b] :][: count * (prefix + count)]\n"
+            "                tree = cells.view(count, -1)[:, prefix - start :][:, :count]\n"
             "            visible = pad(tree, (prefix - start, 0), value=True)",
         )
     )
@@ -150,7 +152,8 @@ _CLIPPED_STRIDE = {
             "def _trees(x: VerifyInput)",
             "def _clipped(x: VerifyInput) -> VerifyInput:\n"
             "    reach = x.shape.window\n"
-            "    return x if reach is None else replace(x, seq_lens=x.seq_lens.clamp(max=reach - 1))\n\n\n"
+            "    lengths = x.seq_lens if reach is None else x.seq_lens.clamp(max=reach - 1)\n"
+            "    return replace(x, seq_lens=lengths)\n\n\n"
             "def _trees(x: VerifyInput)",
         ),
     )
