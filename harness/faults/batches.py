@@ -37,10 +37,11 @@ def _first_rows_mixed(x: VerifyInput, out: Tensor) -> Tensor:
     return mixed
 
 
-def _last_row_of_a_full_batch(x: VerifyInput, out: Tensor) -> Tensor:
-    """From two requests on, the last row of the launch is that of the row before it."""
-    if len(x.qo_indptr) > 2:
-        out[-1] = out[-2]
+def _last_request_one_row_late(x: VerifyInput, out: Tensor) -> Tensor:
+    """From two requests on, each row of the last one is given what the row before it should be."""
+    first = int(x.qo_indptr[-2])
+    if first:
+        out[first:] = out[first - 1 : -1].clone()
     return out
 
 
@@ -76,15 +77,15 @@ FAULTS = (
     ),
     Fault(
         family="batch-mixed",
-        variant="last-row",
-        says="where requests are verified together, the last row is given its neighbour's output",
+        variant="one-row-late",
+        says="where requests are verified together, the last one's outputs come one row late",
         sources=("B090",),
         stage="attend",
         identity="output",
         evidence="measured",
         cause="unknown",
         smallest=case(request(), request()),
-        plant=_outputs(_last_row_of_a_full_batch),
+        plant=_outputs(_last_request_one_row_late),
         applies=_tells_requests_apart,
     ),
     Fault(

@@ -194,9 +194,10 @@ def _from_column(by: int) -> Callable[[Moves], None]:
 
     def wrong(m: Moves) -> None:
         targets: list[int] = []
-        lines = m.x.req_to_token[m.x.request_slots]
+        lines = m.x.req_to_token[m.x.request_slots].tolist()
         for line, prefix, path in zip(lines, m.x.seq_lens.tolist(), m.paths, strict=True):
-            targets += line[prefix + by : prefix + by + len(path)].tolist()
+            columns = range(prefix + by, prefix + by + len(path))
+            targets += [line[column] if column >= 0 else -1 for column in columns]
         kept = [target >= 0 for target in targets]
         for cache in m.caches:
             move(cache, _where(m.sources, kept), _where(targets, kept))
