@@ -15,7 +15,7 @@ import click
 
 import treeproof
 from treeproof.commands.asked import backend_for, read_case, require_known, require_row
-from treeproof.commands.options import run_options, settings_from
+from treeproof.commands.options import run_options, settings_from, soak_settings
 from treeproof.config import ConfigError
 from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError, BackendUnavailable, entry_points, load
@@ -54,6 +54,7 @@ def cli() -> None:
     treeproof check                       the five built-in backends
     treeproof check my_kernel.py          a backend of your own
     treeproof check --trees shapes.json   the tree shapes that you serve
+    treeproof fuzz --time 30m             new cases until the time is over
     treeproof replay CASE.json            is it fixed?
     """
 
@@ -114,6 +115,42 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
 
     console = open_console()
     with Progress(console) as progress:
+        found = run(settings, progress)
+    report(console, found)
+    return found.exit_code
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("targets", nargs=-1, metavar="[BACKEND|FILE]...")
+@run_options(
+    "backend", "identity", "time", "profile", "dtype", "seed", "device", "ledger", "run-dir",
+    "workers", "launch-timeout", "fail-fast", "reduce",
+)  # fmt: skip
+def fuzz(targets: tuple[str, ...], **options: Any) -> int:
+    """Draw new cases until the time is over.
+
+    As check, for as long as you like: 30 minutes unless --time says otherwise, with the profile soak
+    (trees of up to 129 rows, prefixes of up to 4,096 keys, all dtypes) unless --profile does. Each
+    run draws other cases; the seed is printed, and the same seed draws the same cases again.
+    Failures are reduced and kept as those of check are, and replayed first in the next run; of
+    cases that pass, only the counts are kept. Profile, seed and time of [tool.treeproof] are for
+    check alone.
+
+    \b
+    treeproof fuzz --time 30m
+    treeproof fuzz my_kernel.py --time 8h -x -n 16
+    treeproof fuzz my_kernel.py --profile nightly --device cuda --dtype bfloat16 --time 1h
+    """
+    settings = soak_settings(options, targets, BUILT_IN)
+    require_known(settings.backends)
+    from treeproof.engine.runner import run
+    from treeproof.reports.console import open_console
+    from treeproof.reports.progress import Progress
+    from treeproof.reports.terminal import report
+
+    console = open_console()
+    console.print(f"seed {settings.seed}, profile {settings.profile}", soft_wrap=True)
+    with Progress(console, every=60.0) as progress:
         found = run(settings, progress)
     report(console, found)
     return found.exit_code

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, IDENTITIES, Identity
+from treeproof.contract.failure import COLUMNS, IDENTITIES, Cell, Identity
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.console import prose
@@ -29,14 +28,17 @@ class Tally:
     measured: bool = False
     """At least one verdict rests on what the kernel did, not only on tables."""
 
-    def add(self, check: Checked, column: Identity, only_known: Collection[str]) -> None:
-        """`only_known`: columns that fail only as the ledger says."""
-        cells = [cell for cell in check.cells if cell.identity == column]
+    def add(
+        self, verdicts: Iterable[Cell], column: Identity, only_known: Collection[str], checks: int
+    ) -> None:
+        """So many checks with these verdicts. `only_known`: columns that fail only as the ledger
+        says."""
+        cells = [cell for cell in verdicts if cell.identity == column]
         statuses: set[str] = {cell.status for cell in cells}
         if column in only_known and "fail" in statuses:
             statuses = statuses - {"fail"} | {"known"}
         judged = next((status for status in _JUDGED if status in statuses), "")
-        self.cases[judged or "not judged"] += bool(cells)
+        self.cases[judged or "not judged"] += checks * bool(cells)
         self.measured |= any(c.evidence == "measured" and c.status in _JUDGED for c in cells)
         gaps = {
             (
@@ -46,16 +48,18 @@ class Tally:
             for cell in cells
             if cell.status not in _JUDGED and cell.reason
         }
-        self.gaps.update(gaps)
+        for gap in gaps:
+            self.gaps[gap] += checks
 
 
 def tallies(run: Run) -> dict[str, dict[Identity, Tally]]:
     """Backend, then column, in the order they were asked for."""
     found = {name: {column: Tally() for column in COLUMNS} for name in run.backends}
-    for check in run.checks:
-        only_known = run.only_known(check)
+    # Most checks are alike, and there may be a hundred thousand.
+    alike = Counter((check.backend, check.cells, run.only_known(check)) for check in run.checks)
+    for (backend, cells, only_known), checks in alike.items():
         for column in COLUMNS:
-            found[check.backend][column].add(check, column, only_known)
+            found[backend][column].add(cells, column, only_known, checks)
     return found
 
 

@@ -16,9 +16,13 @@ from treeproof.reports.drawing import plain
 
 
 class Progress:
-    """A context manager that is called with each event; silent where there is no terminal."""
+    """A context manager that is called with each event; silent where there is no terminal, but for
+    a line `every` so many seconds where that is given."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, every: float | None = None) -> None:
+        self._console = console
+        self._every = None if console.is_terminal else every
+        self._lines = 0
         self._live = Live(self, console=console, transient=True) if console.is_terminal else None
         self._unicode = console.encoding.lower().startswith("utf")
         self._started = time.monotonic()
@@ -55,6 +59,13 @@ class Progress:
             self._known.add((event.case, event.backend, event.identity, event.kind))
         elif isinstance(event, WorkerLost):
             self._lost += 1
+        if self._every is not None and self._seconds > (self._lines + 1) * self._every:
+            self._lines = int(self._seconds / self._every)
+            self._console.print(self._counts(), soft_wrap=True)
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
 
     def _tried(self, event: CaseDrawn) -> None:
         rows = "+".join(map(str, event.rows[:4])) + ("+…" if event.rows[4:] else "")
@@ -67,7 +78,12 @@ class Progress:
 
     def __rich__(self) -> Text:
         """Two lines, neither wider than the terminal."""
-        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        text = self._counts()
+        text.append(f"\n{self._now}", style="dim")
+        return text if self._unicode else Text(plain(text.plain), no_wrap=True)
+
+    def _counts(self) -> Text:
+        minutes, seconds = divmod(int(self._seconds), 60)
         parts = [f"{minutes}:{seconds:02}", count(self._cases, "case"), count(self._rows, "row")]
         parts.append(count(self._checks, "check"))
         text = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
@@ -75,5 +91,4 @@ class Progress:
         text.append(f"  {count(failed, 'failure')}", style="bold red" if failed else "green")
         if self._lost:
             text.append(f"  {count(self._lost, 'worker')} lost", style="red")
-        text.append(f"\n{self._now}", style="dim")
-        return text if self._unicode else Text(plain(text.plain), no_wrap=True)
+        return text

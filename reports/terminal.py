@@ -13,6 +13,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
 from treeproof.contract.wire import FileError
 from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.figures import distinct_trees, margins_by_dtype
 from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run, percentile
 from treeproof.reports.case_sheet import count
 from treeproof.reports.console import command, prose, write
@@ -62,11 +63,13 @@ def figures(run: Run) -> list[str]:
     seconds = f"{run.finished.seconds:.1f} s" if run.finished else "cut short"
     lines = [
         f"cases    {len(run.cases):,} distinct, {count(checks, 'check')}; "
-        f"{count(len(rows), 'tree')}, {count(sum(rows), 'row')}",
+        f"{count(distinct_trees(run), 'tree')}, {count(sum(rows), 'row')}",
         f"sizes    rows p50 {percentile(rows, 50)}, p90 {percentile(rows, 90)}; "
         f"prefix p50 {percentile(prefixes, 50)}, p90 {percentile(prefixes, 90)}",
         f"events   {_event_classes(run)}",
         f"time     {seconds}; in all workers: {parts}",
+        *_rate(run, checks),
+        *_margins(run),
         f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
         f"device {run.meta.device}",
         *_environment(run),
@@ -75,6 +78,20 @@ def figures(run: Run) -> list[str]:
     if run.losses:
         lines.append(f"workers  {len(run.losses)} lost; the run went on")
     return lines
+
+
+def _rate(run: Run, checks: int) -> list[str]:
+    """Checks a second; start, imports and first compilation stand apart, and so does reduction."""
+    if run.finished is None or not run.finished.checking or checks < 2:
+        return []
+    checking, rest = run.finished.checking, run.finished.seconds - run.finished.checking
+    rate = (checks - 1) / checking
+    return [f"rate     {rate:,.1f} checks a second in {checking:.1f} s; {rest:.1f} s beside them"]
+
+
+def _margins(run: Run) -> list[str]:
+    worst = [f"{dtype} {margin:.2g}" for dtype, margin in margins_by_dtype(run).items()]
+    return [f"margins  {', '.join(worst)}"] if worst else []
 
 
 def _environment(run: Run) -> list[str]:

@@ -20,6 +20,7 @@ def test_the_commands_are_these() -> None:
         "check",
         "doctor",
         "faults",
+        "fuzz",
         "reduce",
         "replay",
         "schema",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +12,9 @@ import click
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value, run_settings
 from treeproof.engine.settings import RunSettings
+
+SOAK_SECONDS = 1800.0
+"""How long a soak goes on where nothing else is said."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +85,27 @@ def settings_from(
     if positional:
         given["backends"] = tuple(dict.fromkeys((*positional, *given.get("backends", ()))))
     return run_settings(read_folder(Path()), given, default_backends=default_backends)
+
+
+def soak_settings(
+    options: Mapping[str, Any], positional: tuple[str, ...], default_backends: tuple[str, ...]
+) -> RunSettings:
+    """Settings of a run that draws until its time is over, new cases each time.
+
+    Profile, seed and time come from the command line alone: in a configuration file they are those
+    of a gate, which draws the same cases again and ends soon.
+    """
+    settings = settings_from(options, positional, default_backends)
+    given = {name for name in ("profile", "seed", "time_limit") if options.get(name) is not None}
+    return replace(
+        settings,
+        profile=settings.profile if "profile" in given else "soak",
+        seed=settings.seed if "seed" in given else secrets.randbits(32),
+        time_limit=settings.time_limit if "time_limit" in given else SOAK_SECONDS,
+        trees=(),
+        examples=None,
+        endless=True,
+    )
 
 
 def _one(setting: Setting, value: Any, name: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ class CaseDrawn(_Event, frozen=True, tag="case"):
     rows: tuple[int, ...]
     """Real rows of each request."""
     prefixes: tuple[int, ...]
+    trees: tuple[str, ...] = ()
+    """Ids of the requests, padding apart: what is counted as one tree."""
     seconds: float = 0.0
 
 
@@ -92,6 +94,9 @@ class Finished(_Event, frozen=True, tag="finished"):
     exit_code: int
     seconds: float
     reason: str = ""
+    checking: float = 0.0
+    """Seconds between the first verdict and the last: without start, imports and first compilation,
+    and without the reduction of failures."""
 
 
 Event = CaseDrawn | Checked | WorkerLost | Reduced | Tolerated | Covered | Finished

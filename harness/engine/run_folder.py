@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Event
+from treeproof.contract.event import Checked, Event
+from treeproof.contract.failure import Cell
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import (
     FileError,
@@ -155,15 +156,30 @@ def read_events(path: Path, offset: int = 0) -> list[Event]:
     A last line without its line break was torn by the end of its writer and is left out. Any other
     line that does not read raises FileError.
     """
+    events: list[Event] = []
+    verdicts: dict[tuple[Cell, ...], tuple[Cell, ...]] = {}
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            before = stream.read(offset)
+            for number, line in enumerate(stream, start=before.count(b"\n") + 1):
+                if line.endswith(b"\n"):
+                    events.append(_shared(_event(line, path, number), verdicts))
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from error
-    events: list[Event] = []
-    first = data.count(b"\n", 0, offset) + 1
-    for number, line in enumerate(data[offset:].split(b"\n")[:-1], start=first):
-        try:
-            events.append(_event_decoder.decode(line))
-        except msgspec.DecodeError as error:
-            raise FileError(f"{path}: line {number}: {error}") from error
     return events
+
+
+def _event(line: bytes, path: Path, number: int) -> Event:
+    try:
+        return _event_decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise FileError(f"{path}: line {number}: {error}") from error
+
+
+def _shared(event: Event, verdicts: dict[tuple[Cell, ...], tuple[Cell, ...]]) -> Event:
+    """The event; its verdicts are one object with those of other checks that are alike. Most are,
+    and of a hundred thousand checks a run can then be held in memory."""
+    if isinstance(event, Checked):
+        cells = verdicts.setdefault(event.cells, event.cells)
+        msgspec.structs.force_setattr(event, "cells", cells)
+    return event

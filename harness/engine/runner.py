@@ -26,6 +26,7 @@ from treeproof.engine.supply import (
     Supply,
     case_drawn,
     drawn_sources,
+    endless_sources,
     saved_sources,
     shaped_sources,
 )
@@ -57,20 +58,28 @@ def run(
     folder = new_folder(settings)
     ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
     store = None if settings.store is None else FailureStore(settings.store)
-    given = None if cases is None else [Source("given", partial(list, cases))]
-    sources = given or (shaped_sources(settings) if settings.trees else drawn_sources(settings))
+    sources = _sources(settings, cases)
+    endless = endless_sources(settings) if settings.endless else None
     pool = WorkerPool(worker_settings(settings, folder, checker), settings.worker_count)
     try:
         meta = begin(settings, folder, pool, ledger)
         able = tuple(b for b in meta.backends if not b.unavailable)
         saved = store.saved({b.name for b in able}) if store else []
         session = _Session(settings, folder, pool, able, ledger, on_event)
-        session.check_and_reduce(Supply([*saved_sources(saved), *sources]))
+        session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
     finally:
         pool.stop()
     keep_failures(Run.read(folder.path), settings, store, saved)
     session.finish()
     return Run.read(folder.path)
+
+
+def _sources(settings: RunSettings, cases: Iterable[VerifyCase] | None) -> list[Source]:
+    if cases is not None:
+        return [Source("given", partial(list, cases))]
+    if settings.endless:
+        return []
+    return shaped_sources(settings) if settings.trees else drawn_sources(settings)
 
 
 @dataclass
@@ -91,6 +100,10 @@ class _Session:
     idle_losses: int = 0
     """Workers that ended while they checked nothing."""
     failed: bool = False
+    first_verdict: float = 0.0
+    last_verdict: float = 0.0
+    kept: set[str] = field(default_factory=set)
+    """Cases in which something failed."""
     exit_code: int | None = None
     """Set where it is not for the checks to decide."""
     reason: str = ""
@@ -125,42 +138,46 @@ class _Session:
         if code is None:
             code = Run.read(self.folder.path).verdict
         seconds = time.monotonic() - self.started
-        self.emit(Finished(exit_code=code, seconds=seconds, reason=self.reason))
+        checking = self.last_verdict - self.first_verdict
+        self.emit(Finished(exit_code=code, seconds=seconds, reason=self.reason, checking=checking))
 
     def _check_all(self, supply: Supply) -> str:
         """Check what the supply gives; why the rest was left, empty where nothing was."""
-        reason = ""
+        reason: str | None = None
         exhausted = False
         while True:
-            while self.pool.has_room and not exhausted and not reason:
+            while self.pool.has_room and not exhausted and reason is None:
                 reason = self._reason_to_stop(supply)
-                drawn = None if reason else supply.next()
+                drawn = None if reason is not None else supply.next()
                 exhausted = drawn is None
                 if drawn is not None:
                     self._start(drawn)
             if not self.pool.busy:
-                return reason
+                return reason or ""
             for outcome in self.pool.wait():
                 self._settle(outcome)
 
-    def _reason_to_stop(self, supply: Supply) -> str:
+    def _reason_to_stop(self, supply: Supply) -> str | None:
+        """None to go on; empty where nothing was left out by stopping."""
         limit = self.settings.time_limit
         if self.settings.fail_fast and self.failed:
             why = "stopped at the first failure"
         elif limit is not None and time.monotonic() - self.started >= limit:
             why = f"stopped at the time limit of {limit:g} s"
         else:
-            return ""
+            return None
+        if self.settings.endless:
+            return why if self.settings.fail_fast and self.failed else ""
         left = f"{why}; {supply.left} of {supply.total} parts of the run were left"
         return left if supply.left else ""
 
     def _start(self, drawn: Drawn) -> None:
         case = drawn.case
+        self.folder.write_case(case)
         wanted = drawn.source.backends
         asked = self.asked.get(case.id)
         if asked is None:
             asked = self.asked[case.id] = set()
-            self.folder.write_case(case)
             self.emit(case_drawn(case, drawn.source.name, drawn.seconds))
         new = tuple(
             b for b in self.backends if b.name not in asked and (not wanted or b.name in wanted)
@@ -193,18 +210,29 @@ class _Session:
     def _given_up(self, backend: BackendMeta) -> bool:
         return self.losses[backend.name] >= MOST_LOSSES
 
+    def _forget(self, case: VerifyCase) -> None:
+        """A soak keeps the cases on disk that something is to be said of."""
+        if self.settings.endless and case.id not in self.kept:
+            self.folder.case_path(case.id).unlink(missing_ok=True)
+
     def _weigh(self, case: VerifyCase, checked: Checked) -> None:
         """Hold a check against the ledger."""
         backend = next(b for b in self.backends if b.name == checked.backend)
         for event in self.ledger.note(case, backend, checked):
             self.emit(event)
         self.failed |= bool(self.ledger.untolerated(case, backend, checked))
+        if checked.failures:
+            self.kept.add(case.id)
 
     def _settle(self, outcome: Done | Lost) -> None:
+        if outcome.checks:
+            self.last_verdict = time.monotonic()
+            self.first_verdict = self.first_verdict or self.last_verdict
         for checked in outcome.checks:  # its worker has written them down
             self._weigh(outcome.task.case, checked)
             self.on_event(checked)
         if isinstance(outcome, Done):
+            self._forget(outcome.task.case)
             return
         over = {checked.backend for checked in outcome.checks}
         if outcome.blamed is not None:

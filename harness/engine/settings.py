@@ -13,7 +13,7 @@ from treeproof.contract.failure import COLUMNS
 from treeproof.contract.shape import DTYPES
 from treeproof.generate.profiles import run_seed
 
-PROFILES = ("quick", "ci", "gpu", "nightly")
+PROFILES = ("quick", "ci", "gpu", "nightly", "soak")
 MOST_WORKERS = 16
 """Where the number is not given: each worker imports torch of its own, about 400 MB and 2 s."""
 
@@ -37,7 +37,8 @@ class RunSettings:
     case is started after it. `launch_timeout` (seconds): the longest that one stage of one check
     may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
     `store`: where failures are kept from run to run; None keeps none. `ledger`: a file of known
-    failures; None tolerates nothing.
+    failures; None tolerates nothing. `endless`: cases are drawn until `time_limit` or, with
+    `fail_fast`, the first failure; those that pass are not kept on disk.
     """
 
     backends: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class RunSettings:
     run_dir: Path | None = None
     store: Path | None = Path(".treeproof")
     ledger: Path | None = None
+    endless: bool = False
 
     def __post_init__(self) -> None:
         if not self.backends:
@@ -75,6 +77,10 @@ class RunSettings:
             raise SettingsError(f"workers is {self.workers}: accepted are 0 and above")
         if self.examples is not None and self.examples < 1:
             raise SettingsError(f"examples is {self.examples}: accepted are 1 and above")
+        if self.endless and not self.fail_fast and self.time_limit is None:
+            raise SettingsError("endless: a time_limit or fail_fast is expected, to end it")
+        if self.endless and (self.trees or self.examples is not None):
+            raise SettingsError("endless: neither trees nor examples can be given with it")
         for name in ("time_limit", "launch_timeout"):
             value = getattr(self, name)
             if value is not None and not value > 0:

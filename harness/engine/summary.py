@@ -94,9 +94,14 @@ class Run:
 
     def completed_checks(self, backend: str) -> int:
         """Distinct cases on which the backend itself was judged."""
-        return sum(
-            check.backend == backend and any(cell.status in COMPLETED for cell in check.cells)
+        return self._completed[backend]
+
+    @cached_property
+    def _completed(self) -> Counter[str]:
+        return Counter(
+            check.backend
             for check in self.checks
+            if any(cell.status in COMPLETED for cell in check.cells)
         )
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 
+from treeproof.contract.canonical import content_id
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
 from treeproof.engine.settings import RunSettings
@@ -37,25 +38,29 @@ class Drawn:
 class Supply:
     """The cases of all sources, one after another, each source drawn only when it is its turn."""
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Iterable[Source], endless: Iterator[Source] | None = None) -> None:
+        """`endless` sources follow the others and are counted nowhere."""
         self._sources = deque(sources)
+        self._endless = endless or iter(())
         self._drawn: deque[Drawn] = deque()
         self.total = len(self._sources)
 
     @property
     def left(self) -> int:
-        """Sources not used up."""
+        """Sources not used up; endless ones do not count."""
         return len(self._sources) + bool(self._drawn)
 
     def next(self) -> Drawn | None:
         """The next case, or None where there is no other."""
-        while not self._drawn and self._sources:
-            source = self._sources.popleft()
+        while not self._drawn:
+            source = self._sources.popleft() if self._sources else next(self._endless, None)
+            if source is None:
+                return None
             start = time.perf_counter()
             cases = source.draw()
             seconds = (time.perf_counter() - start) / max(1, len(cases))
             self._drawn.extend(Drawn(case, source, seconds) for case in cases)
-        return self._drawn.popleft() if self._drawn else None
+        return self._drawn.popleft()
 
 
 def saved_sources(saved: Iterable[Saved]) -> list[Source]:
@@ -77,6 +82,15 @@ def drawn_sources(settings: RunSettings) -> list[Source]:
         Source(unit.name, partial(draw, unit))
         for unit in units(settings.profile, settings.seed, settings.examples, settings.dtype)
     ]
+
+
+def endless_sources(settings: RunSettings) -> Iterator[Source]:
+    """Work units of a profile without an end, each made when it is its turn."""
+    from treeproof.generate.endless import endless_units
+    from treeproof.generate.units import draw
+
+    for unit in endless_units(settings.profile, settings.seed, settings.dtype):
+        yield Source(unit.name, partial(draw, unit))
 
 
 def shaped_sources(settings: RunSettings) -> list[Source]:
@@ -105,5 +119,6 @@ def case_drawn(case: VerifyCase, unit: str, seconds: float = 0.0) -> CaseDrawn:
         tags=tags(case),
         rows=tuple(request.num_nodes for request in case.requests),
         prefixes=tuple(request.prefix_len for request in case.requests),
+        trees=tuple(content_id(replace(request, pad_rows=0))[:12] for request in case.requests),
         seconds=seconds,
     )

@@ -66,12 +66,13 @@ PROFILES = {
             (4096, 32_768),
             None,
         ),
+        Profile("soak", 20_000, GROUPS, 64, 128, _PINNED, 4096, (1024, 4096), (1024, 4096), None),
     )
 }
 
 
 def run_seed(profile: str, requested: int | None) -> int:
-    """The seed of a run: the one asked for, or the profile's own; nightly draws a new one."""
+    """The seed of a run: the one asked for, or the profile's own; nightly and soak draw a new one."""
     if requested is not None:
         return requested
     fixed = PROFILES[profile].fixed_seed

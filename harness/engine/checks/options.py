@@ -39,7 +39,7 @@ class CheckOptions:
     @property
     def leaves(self) -> int | None:
         """Leaves to accept and commit in one check, evenly spread; None: every one."""
-        return {"quick": 12, "gpu": 12, "ci": 64}.get(self.profile)
+        return {"quick": 12, "gpu": 12, "soak": 12, "ci": 64}.get(self.profile)
 
     def due(self, seed: int, turn: int, turns: int) -> bool:
         """Whether a case does what only one in `turns` has time for; nightly every case does.
