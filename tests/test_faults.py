@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from silent_faults import SILENT
 
-from treeproof.contract.failure import PROBES
+from treeproof.contract.failure import OTHER_CASES, PROBES
 from treeproof.contract.registry import load
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.catalog import FAULTS, RECORDS, UnknownFault, named
@@ -46,7 +46,7 @@ def _failures_without(smallest, name):
 def test_a_fault_is_silent_where_its_report_says_that_the_backend_is_right(name):
     (fault,) = (fault for fault in FAULTS if fault.name == name)
     # Related cases are others than this one, and may have what the fault needs.
-    alone = CheckOptions(probes=frozenset(PROBES) - {"metamorphic", "stale"})
+    alone = CheckOptions(probes=frozenset(PROBES) - OTHER_CASES)
     for backend in filter(fault.applies, map(load, BACKENDS)):
         assert check_case(SILENT[name], fault.plant(backend), alone).failures == ()
 
