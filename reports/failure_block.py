@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.failure import Failure
 from treeproof.properties.expected import expected_reads
 from treeproof.reports.case_sheet import count, summary
+from treeproof.reports.cause import cause_text
 from treeproof.reports.console import command, prose
 from treeproof.reports.drawing import bracket, draw_request
 from treeproof.reports.recovered import recovered_lines
@@ -42,6 +43,8 @@ class Explained:
     """How the case was made smaller, in words."""
     varies: str = ""
     """Aspects of the case that this failure does not need, with the values it was seen at."""
+    diagnosed: Diagnosed | None = None
+    """Its cause; None where it was not looked for or no evidence shows it."""
 
 
 def failure_block(what: Explained) -> list[Text]:
@@ -53,7 +56,9 @@ def failure_block(what: Explained) -> list[Text]:
     lines += [prose(f"  {part}", "bold") for part in _wrapped(failure.message, 4)]
     if failure.expected or failure.actual:
         lines += [prose(f"  {part}") for part in _wrapped(_expected_and_got(failure), 2)]
-    if failure.cause:
+    if what.diagnosed is not None:
+        lines += [prose(f"  {part}") for part in _wrapped(cause_text(what.diagnosed), 3)]
+    elif failure.cause:
         lines += [prose(f"  {part}") for part in _wrapped(f"likely cause: {failure.cause}", 2)]
     if what.case is not None:
         lines += _case_part(what, what.case)

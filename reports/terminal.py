@@ -16,6 +16,7 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.figures import distinct_trees, margins_by_dtype
 from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run, percentile
 from treeproof.reports.case_sheet import count
+from treeproof.reports.cause import shared_causes
 from treeproof.reports.console import command, prose, write
 from treeproof.reports.failure_block import Explained, failure_block
 from treeproof.reports.ledger_lines import ledger_lines
@@ -40,6 +41,9 @@ def report(console: Console, run: Run) -> None:
     if groups[MAX_BLOCKS:]:
         write(console, ["", f"{count(len(groups) - MAX_BLOCKS, 'more failure')}:"])
         write(console, (command(replay_command(run, group)) for group in groups[MAX_BLOCKS:]))
+    shared = shared_causes(groups)
+    if shared:
+        write(console, ["", *map(prose, shared)])
     write(console, ["", *last_words(run)])
 
 
@@ -136,6 +140,7 @@ def explained(run: Run, group: FailureGroup) -> Explained:
         replay=replay_command(run, group),
         reduction=_reduction(run, group),
         varies=_varies(run, group),
+        diagnosed=group.diagnosed,
     )
 
 

@@ -66,6 +66,28 @@ class Reduced(_Event, frozen=True, tag="reduced"):
     complete: bool = True
 
 
+class Diagnosed(_Event, frozen=True, tag="diagnosed"):
+    """The cause of one failure key, found on its smallest case."""
+
+    backend: str
+    identity: str
+    kind: str
+    case: str
+    cause: str
+    """Name of a hypothesis that reproduces everything that was seen, or `unknown`."""
+    says: str = ""
+    """The same as a sentence."""
+    detail: str = ""
+    """In which way it holds: by how much, in which requests, rows or heads."""
+    candidates: tuple[str, ...] = ()
+    """Names that explain every case tried, the cause first."""
+    ruled_out: tuple[str, ...] = ()
+    """Names that do not."""
+    cases_tried: int = 0
+    """Cases that the backend was run on for it."""
+    seconds: float = 0.0
+
+
 class Tolerated(_Event, frozen=True, tag="tolerated"):
     """A failure of a check that an entry of the run's ledger is about."""
 
@@ -99,4 +121,4 @@ class Finished(_Event, frozen=True, tag="finished"):
     and without the reduction of failures."""
 
 
-Event = CaseDrawn | Checked | WorkerLost | Reduced | Tolerated | Covered | Finished
+Event = CaseDrawn | Checked | WorkerLost | Reduced | Diagnosed | Tolerated | Covered | Finished

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from treeproof.contract.event import Checked, Reduced
+from treeproof.contract.event import Checked, Diagnosed, Reduced
 from treeproof.contract.failure import Failure, Identity
 
 SEVERITIES = ("crash", "hang", "wrong")
@@ -30,6 +30,8 @@ class FailureGroup:
     known: bool = False
     """The ledger has its cause, in all the checks that failed so."""
     reduced: Reduced | None = None
+    diagnosed: Diagnosed | None = None
+    """Its cause, where evidence of it could be gathered; `failure.cause` is its name."""
     reproducer: Path | None = None
     """None while the run is not finished."""
 

@@ -13,6 +13,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Finished
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.beginning import begin, new_folder, worker_settings
+from treeproof.engine.explain import explain_failures
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss, not_checked
 from treeproof.engine.representatives import keep_failures, reduce_failures
@@ -65,7 +66,7 @@ def run(
         meta = begin(settings, folder, pool, ledger)
         able = tuple(b for b in meta.backends if not b.unavailable)
         saved = store.saved({b.name for b in able}) if store else []
-        session = _Session(settings, folder, pool, able, ledger, on_event)
+        session = _Session(settings, folder, pool, able, ledger, on_event, checker)
         session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
     finally:
         pool.stop()
@@ -92,6 +93,7 @@ class _Session:
     backends: tuple[BackendMeta, ...]
     ledger: Ledger
     on_event: Callable[[Event], None]
+    checker: str
     started: float = field(default_factory=time.monotonic)
     asked: dict[str, set[str]] = field(default_factory=dict)
     """Backends that each case was given to."""
@@ -126,10 +128,17 @@ class _Session:
                     reduce_failures(
                         so_far, self.pool, self.backends, self.settings, self.ledger, self.emit
                     )
+                    self._explain()
         except KeyboardInterrupt:
             self.exit_code, self.reason = INTERRUPTED, "interrupted"
         except InternalError as error:
             self.exit_code, self.reason = OWN_FAULT, str(error)
+
+    def _explain(self) -> None:
+        """Causes rest on evidence that only our own checker gathers."""
+        if self.checker == CHECKER:
+            so_far = Run.read(self.folder.path)
+            explain_failures(so_far, self.pool, self.backends, self.settings, self.emit)
 
     def finish(self) -> None:
         for event in self.ledger.counts():

@@ -10,9 +10,12 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from treeproof.contract.event import (
     CaseDrawn,
     Checked,
+    Diagnosed,
     Event,
     Finished,
     Reduced,
@@ -176,7 +179,10 @@ class Run:
         reduced = {
             (e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Reduced)
         }
-        groups = [self._group(key, checks, reduced.get(key)) for key, checks in found.items()]
+        groups = [
+            self._group(key, checks, reduced.get(key), self._diagnoses.get(key))
+            for key, checks in found.items()
+        ]
         return tuple(
             sorted(
                 groups,
@@ -189,7 +195,17 @@ class Run:
             )
         )
 
-    def _group(self, key: Key, checks: Sequence[Checked], reduced: Reduced | None) -> FailureGroup:
+    @cached_property
+    def _diagnoses(self) -> dict[tuple[str, str, str], Diagnosed]:
+        return {(e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Diagnosed)}
+
+    def _group(
+        self,
+        key: Key,
+        checks: Sequence[Checked],
+        reduced: Reduced | None,
+        diagnosed: Diagnosed | None,
+    ) -> FailureGroup:
         backend, identity, kind = key
         checked = min(checks, key=lambda check: self._size(check.case))
         if reduced is not None:
@@ -197,6 +213,8 @@ class Run:
             if any(f.key == (identity, kind) for f in smallest.failures):
                 checked = smallest
         failure = next(f for f in checked.failures if f.key == (identity, kind))
+        if diagnosed is not None:
+            failure = msgspec.structs.replace(failure, cause=diagnosed.cause)
         path = self.folder.reproducer_path(backend, identity, kind)
         return FailureGroup(
             backend=backend,
@@ -208,6 +226,7 @@ class Run:
             checked=checked,
             known=all(failure.cause in self._known.of(c, failure.key) for c in checks),
             reduced=reduced,
+            diagnosed=diagnosed,
             reproducer=path if path.exists() else None,
         )
 

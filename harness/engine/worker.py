@@ -6,14 +6,14 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
 from treeproof.engine.in_flight import InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
@@ -21,6 +21,9 @@ from treeproof.engine.watchdog import Watch, watchdog
 
 DEAD_CONTEXT = 86
 """Exit code of a worker that gives up its place because its device takes no more work."""
+
+EXPLAINER = "treeproof.engine.look"
+"""The module that finds causes; it loads torch."""
 
 SURVIVED, FAULTY = 84, 85
 """Exit codes of a child of `outlive`: the check ended well, or treeproof itself failed."""
@@ -96,11 +99,62 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(index)
 
 
+@dataclass(frozen=True)
+class _Work:
+    """One task under way: what it says of itself to the controller, and its watchdog."""
+
+    task: Task
+    settings: WorkerSettings
+    events: Path
+    in_flight: InFlightFile
+    watch: Watch
+
+    def entering(self, backend: str) -> Callable[[str], None]:
+        """To be told each stage that a backend enters."""
+
+        def enter(stage: str) -> None:
+            self.in_flight.update(backend, stage)
+            self.watch.arm(stage)
+
+        return enter
+
+    def rest(self) -> None:
+        """The backend has given back control."""
+        self.watch.disarm()
+        self.in_flight.update("", "")
+
+
 def check(task: Task, settings: WorkerSettings) -> list[Checked]:
     """Check the case on its backends, one after another, so that its oracle runs once.
 
     Raises InternalError for whatever else happens: exceptions travel badly between processes.
     """
+    with _working(task, settings, settings.checker) as work:
+        return [_check_one(work, meta) for meta in task.backends]
+
+
+def explain(task: Task, settings: WorkerSettings) -> Diagnosed | None:
+    """The cause of what the task's one backend does wrong on the case; None where nothing shows it.
+
+    Raises InternalError as `check` does.
+    """
+    (meta,) = task.backends
+    with _working(task, settings, EXPLAINER) as work, _one_thread(settings.device):
+        looker: Any = importlib.import_module(EXPLAINER)
+        options = looker.CheckOptions(
+            device=settings.device,
+            profile=settings.profile,
+            identities=task.identities,
+            in_flight=work.entering(meta.name),
+        )
+        found: Diagnosed | None = looker.look(task.case, load(meta.reference), options)
+        work.rest()
+        return found
+
+
+@contextmanager
+def _working(task: Task, settings: WorkerSettings, module: str) -> Iterator[_Work]:
+    """Say which task this process is at, and end it where a stage takes too long."""
     folder = RunFolder(settings.folder)
     events = folder.events_path(f"{task.writer}-{os.getpid()}")
     record = InFlight(
@@ -112,12 +166,10 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
     )
     in_flight = InFlightFile(folder.in_flight, record)
     seconds = settings.launch_timeout if settings.watched else None
-    importlib.import_module(settings.checker)  # torch takes seconds, and is no backend's fault
+    importlib.import_module(module)  # torch takes seconds, and is no backend's fault
     try:
         with watchdog(seconds, trace_path(folder.in_flight, task.number)) as watch:
-            return [
-                _check_one(task, meta, settings, in_flight, watch, events) for meta in task.backends
-            ]
+            yield _Work(task, settings, events, in_flight, watch)
     except (Exception, SystemExit):
         at = f"checking {in_flight.backend or 'nothing yet'} on case {task.case.id}"
         raise InternalError(f"{at}: {traceback.format_exc()}") from None
@@ -148,34 +200,25 @@ def outlive(task: Task, settings: WorkerSettings) -> int:
     return code
 
 
-def _check_one(
-    task: Task,
-    meta: BackendMeta,
-    settings: WorkerSettings,
-    in_flight: InFlightFile,
-    watch: Watch,
-    events: Path,
-) -> Checked:
-    def enter(stage: str) -> None:
-        in_flight.update(meta.name, stage)
-        watch.arm(stage)
-
+def _check_one(work: _Work, meta: BackendMeta) -> Checked:
+    settings = work.settings
     if settings.device in _suspected and settings.watched and _context_is_dead(settings.device):
         os._exit(DEAD_CONTEXT)
+    enter = work.entering(meta.name)
     enter("load")
     checker: Any = importlib.import_module(settings.checker)
     options = checker.CheckOptions(
         device=settings.device,
         profile=settings.profile,
-        identities=task.identities,
+        identities=work.task.identities,
         in_flight=enter,
     )
     with _one_thread(settings.device):
-        checked: Checked = checker.check_case(task.case, load(meta.reference), options)
-    watch.disarm()
-    if task.writer:
-        append_event(events, checked)
-    in_flight.update("", "")
+        checked: Checked = checker.check_case(work.task.case, load(meta.reference), options)
+    work.watch.disarm()
+    if work.task.writer:
+        append_event(work.events, checked)
+    work.in_flight.update("", "")
     if checked.failures and settings.device != "cpu":
         _suspected.add(settings.device)
     return checked

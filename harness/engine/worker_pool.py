@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -16,7 +16,8 @@ from typing import Any
 from pebble import ProcessExpired
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.failure import COLUMNS
 from treeproof.engine import worker
 from treeproof.engine.in_flight import read_in_flight, record_path
 from treeproof.engine.loss import Lost, examine_loss
@@ -41,6 +42,8 @@ class Done:
 
     task: Task
     checks: tuple[Checked, ...]
+    diagnosed: Diagnosed | None = None
+    """Where a cause was asked for and found."""
 
 
 @dataclass(eq=False)
@@ -121,9 +124,8 @@ class WorkerPool:
         for _ in range(MOST_TRIES):
             if abandoned.is_set():
                 return None
-            launch = self._launch(
-                seat, case, (backend,), identities, "", launch_timeout, expendable
-            )
+            function = worker.outlive if expendable else worker.check
+            launch = self._launch(seat, case, (backend,), identities, "", launch_timeout, function)
             outcome = None
             while outcome is None and not abandoned.is_set():
                 wait({launch.future}, TICK)
@@ -131,6 +133,27 @@ class WorkerPool:
             if not isinstance(outcome, Lost) or outcome.blamed is not None:
                 break
         return outcome
+
+    def diagnose(
+        self,
+        seat: Seat,
+        backend: BackendMeta,
+        case: VerifyCase,
+        *,
+        launch_timeout: float,
+        abandoned: threading.Event,
+    ) -> Diagnosed | None:
+        """The cause of what a backend does wrong on a case; None where none was found, its worker
+        was lost over it, or it was abandoned."""
+        columns = frozenset[str](COLUMNS)
+        launch = self._launch(
+            seat, case, (backend,), columns, "", launch_timeout, function=worker.explain
+        )
+        outcome: Done | Lost | None = None
+        while outcome is None and not abandoned.is_set():
+            wait({launch.future}, TICK)
+            outcome = self._outcome(launch)
+        return outcome.diagnosed if isinstance(outcome, Done) else None
 
     def stop(self) -> None:
         """End all workers now."""
@@ -145,13 +168,12 @@ class WorkerPool:
         identities: frozenset[str],
         writer: str,
         launch_timeout: float | None = None,
-        expendable: bool = False,
+        function: Callable[[Task, WorkerSettings], Any] = worker.check,
     ) -> _Launch:
         task = Task(next(self._numbers), case, backends, identities, writer)
         settings = self._settings
         if launch_timeout is not None:
             settings = replace(settings, launch_timeout=launch_timeout)
-        function = worker.outlive if expendable else worker.check
         future = seat.submit(function, task, settings)
         return _Launch(task, seat, future, settings.launch_timeout)
 
@@ -159,7 +181,9 @@ class WorkerPool:
         if launch.future.done():
             error = launch.future.exception()
             if error is None:
-                result: list[Checked] | int = launch.future.result()
+                result: list[Checked] | Diagnosed | int | None = launch.future.result()
+                if result is None or isinstance(result, Diagnosed):
+                    return Done(launch.task, (), result)
                 if not isinstance(result, int):
                     return Done(launch.task, tuple(result))
                 survived = result == worker.SURVIVED
