@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -66,19 +67,25 @@ class Row:
 def launched(backend: Backend, change: Callable[[VerifyInput], VerifyInput]) -> Backend:
     """The backend whose attend is handed `change` of its input, and declares its input.
 
-    `change` must look at fields only that the backend consumes, and at `qo_indptr`.
+    `change` may look at fields that the backend consumes, and at `qo_indptr`.
     """
 
     def around(right: Callable[..., Attended], x: VerifyInput, *tensors: Tensor) -> Attended:
-        done = right(change(with_bounds(backend, x)), *tensors)
+        done = right(change(seen_by(backend, x)), *tensors)
         given = {name: getattr(x, name) for name in backend.consumes & set(done.declared)}
         return replace(done, declared={**done.declared, **given})
 
     return wrapped(backend, "attend", around)
 
 
-def with_bounds(backend: Backend, x: VerifyInput) -> VerifyInput:
-    """The same input with the rows of each request, which are garbage to those who go by links."""
+def seen_by(backend: Backend, x: VerifyInput) -> VerifyInput:
+    """The same input without the tables that the backend does not look at: they may be garbage.
+
+    So may be the rows of each request to those who go by links, which say where they begin.
+    """
+    tables = {"custom_mask", "kv_indices", "page_table"} - backend.consumes
+    unread: dict[str, Any] = dict.fromkeys(tables)
+    x = replace(x, **unread)
     if "qo_indptr" in backend.consumes or x.retrieve_index is None:
         return x
     end = x.out_cache_loc.new_tensor([len(x.out_cache_loc)])

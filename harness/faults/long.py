@@ -40,6 +40,9 @@ LONG: tuple[str, ...] = (
     "past-the-end",
     "list-cut-short.missing",
     "list-cut-short.stale",
+    "partial-page-dropped.every-row",
+    "partial-page-dropped.branches",
+    "last-page-read-whole",
     "page-off-by-one.up",
     "page-off-by-one.down",
     "page-off-by-one.last-page",
@@ -55,4 +58,4 @@ LONG: tuple[str, ...] = (
     "keys-not-values.listed",
     "keys-not-values.shared-prefix",
 )
-"""By name: visibility, keys and merges. What needs an unfilled page or an empty prefix is not here."""
+"""By name: visibility, keys and merges. What needs an empty prefix is not here."""

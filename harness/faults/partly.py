@@ -11,7 +11,7 @@ from torch import Tensor
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.inputs import Attended, VerifyInput
-from treeproof.faults.launched import with_bounds
+from treeproof.faults.launched import seen_by
 from treeproof.faults.plant import remembering
 
 When = Callable[[VerifyInput, Tensor], bool]
@@ -25,7 +25,7 @@ def when(right: Backend, wrong: Backend, condition: When) -> Backend:
         other = wrong.make()
 
         def around(attend: Callable[..., Any], x: VerifyInput, q: Tensor, *tensors: Tensor) -> Any:
-            shows = condition(with_bounds(right, x), q)
+            shows = condition(seen_by(right, x), q)
             return (other.attend if shows else attend)(x, q, *tensors)
 
         return around
@@ -63,7 +63,7 @@ def _mixed(
 
         def around(attend: Callable[..., Attended], x: VerifyInput, *tensors: Tensor) -> Attended:
             done, differs = attend(x, *tensors), other.attend(x, *tensors)
-            where = chosen(with_bounds(right, x), done.out)
+            where = chosen(seen_by(right, x), done.out)
             out, lse = torch.where(where[..., None], differs.out, done.out), done.lse
             if lse is not None and differs.lse is not None:
                 lse = torch.where(where, differs.lse, lse)
