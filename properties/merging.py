@@ -24,6 +24,9 @@ _NONE = -math.inf
 _GARBAGE = 1000.0
 """What lies in the output of a part without keys: any number may, and it weighs nothing."""
 
+_SMALLEST_NORMAL = 2.0**-126
+"""Of float32, in which shares are computed."""
+
 _THREE = math.log(3)
 _RANDOM = 8
 
@@ -101,7 +104,9 @@ def judge_merge(
     sigma = 4 * U_32 * size
     relative = (2 * torch.expm1(sigma) + (2 + 8) * u_acc).clamp(max=LOOSEST)
     limit = relative[..., None] * weight + UNIT_ROUNDOFF[kept] * wanted.abs()
-    limit = limit + HALF_SMALLEST_SUBNORMAL[kept]
+    # Shares this small are flushed to 0 or rounded to whole subnormals, as the hardware has it.
+    flushed = _SMALLEST_NORMAL * torch.stack((given.out_a, given.out_b)).double().abs().sum(0)
+    limit = limit + flushed + HALF_SMALLEST_SUBNORMAL[kept]
     lse_limit = sigma + 4 * u_acc + 6 * U_32 * (1 + size)
     error = (out.double() - wanted).abs()
     lse_error = (natural(lse, capabilities) - wanted_lse).abs()

@@ -1,6 +1,7 @@
 """The merge of two partial results: what right merges give, and what wrong ones are told."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCas
 from treeproof.contract.registry import load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.properties.merging import judge_merge, parts
 
 
 def case_of(dtype="float32", heads=4):
@@ -97,6 +99,30 @@ def failures(merge, dtype="float32", **said):
 def test_a_right_merge_passes_in_every_dtype(dtype, partial):
     assert failures(plain, dtype, partial=partial) == ()
     assert failures(base_two, dtype, partial=partial, lse_base="2") == ()
+
+
+def flushing(out_a, lse_a, out_b, lse_b):
+    """As hardware does that knows no numbers below the normal range."""
+    out, lse = plain(out_a, lse_a, out_b, lse_b)
+    shift = torch.maximum(lse_a, lse_b)
+    w_a, w_b = torch.exp(lse_a - shift), torch.exp(lse_b - shift)
+    small = (torch.minimum(w_a, w_b) < 2.0**-126) & ~shift.isinf()
+    largest = torch.where((lse_a > lse_b)[..., None], out_a, out_b)
+    return torch.where(small[..., None] & (largest == 0), torch.zeros_like(out), out), lse
+
+
+def test_a_share_below_the_normal_range_may_be_flushed_and_a_larger_one_may_not():
+    drawn = parts(case_of(), Numerics(), Capabilities(), "cpu")
+    zero = torch.zeros_like(drawn.out_a)
+    given = replace(drawn, out_a=zero, out_b=torch.ones_like(zero))
+    right, lse = plain(given.out_a, given.lse_a, given.out_b, given.lse_b)
+    flushed, _ = flushing(given.out_a, given.lse_a, given.out_b, given.lse_b)
+    assert (flushed != right).any()  # a part 100 below the other weighs 3.7e-44
+    judged = judge_merge(given, flushed, lse, case_of(), Numerics(), Capabilities())
+    assert judged == []
+    off = right + 2.0**-120 * ((right > 0) & (right < 1e-37))
+    kinds = {f.kind for f in judge_merge(given, off, lse, case_of(), Numerics(), Capabilities())}
+    assert kinds == {"wrong-merge"}
 
 
 def test_masses_of_three_to_one_are_in_the_message():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -85,20 +86,19 @@ def score(
     chosen = _pairs(names, subjects, every_backend)
     kills: list[Kill] = []
 
-    def kill_them() -> None:
-        count, reduced = workers or cores(), not no_reduce
-        kill_all(chosen, count, reduced=reduced, probes=probes, on_kill=kills.append)
-
     def progress() -> Text:
         last = f"  {kills[-1].fault} in {kills[-1].backend}" if kills else "  starting"
         alive = sum(kill.status != "killed" for kill in kills)
         return Text(f"{len(kills)} of {len(chosen)} pairs, {alive} not killed{last}", no_wrap=True)
 
-    if console.is_terminal:
-        with Live(get_renderable=progress, console=console, transient=True):
-            kill_them()
-    else:
-        kill_them()
+    def note(found: Kill) -> None:
+        kills.append(found)
+        if not console.is_terminal:  # what is found is not lost where the run is cut short
+            write(console, [_plain_line(found)])
+
+    live = Live(get_renderable=progress, console=console, transient=True)
+    with live if console.is_terminal else nullcontext():
+        kill_all(chosen, workers or cores(), reduced=not no_reduce, probes=probes, on_kill=note)
     place = {(pair.fault.name, pair.backend): i for i, pair in enumerate(chosen)}
     kills.sort(key=lambda kill: place[kill.fault, kill.backend])
     _report(kills, json_file, markdown_file)
@@ -122,8 +122,6 @@ def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path |
     console = open_console()
     if console.is_terminal:
         console.print(kill_table(kills))
-    else:
-        write(console, _plain_table(kills))
     write(console, [Text(""), *kill_lines(kills, FAULTS, RECORDS, OUT_OF_REACH)])
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(kills)) + b"\n")
@@ -131,14 +129,11 @@ def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path |
         markdown_file.write_text(kill_markdown(kills, FAULTS, RECORDS, OUT_OF_REACH), "utf-8")
 
 
-def _plain_table(kills: Sequence[Kill]) -> list[Text]:
-    """One line a pair, for a pipe: whole, however long."""
-    return [
-        Text(
-            f"{kill.status:<9} {kill.fault}  {kill.backend}  {kill.identity} ({kill.evidence})  "
-            f"{count(kill.cases, 'case')}, {kill.seconds:.2f} s"
-            + (f", smallest {kill.reduced}, known {kill.known}" if kill.reduced else ""),
-            no_wrap=True,
-        )
-        for kill in kills
-    ]
+def _plain_line(kill: Kill) -> Text:
+    """One pair, for a pipe: whole, however long."""
+    smallest = f", smallest {kill.reduced}, known {kill.known}" if kill.reduced else ""
+    return Text(
+        f"{kill.status:<9} {kill.fault}  {kill.backend}  {kill.identity} ({kill.evidence})  "
+        f"{count(kill.cases, 'case')}, {kill.seconds:.2f} s{smallest}",
+        no_wrap=True,
+    )
