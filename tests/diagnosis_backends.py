@@ -101,21 +101,33 @@ class Plain:
                 if row and int(x.retrieve_parent_token[b, row]) < 0:
                     continue  # padding
                 for head in range(q.shape[1]):
-                    prefix, path = self.cut(x, b, row, *self.keys(x, b, row, head))
+                    prefix, path = self.keys(x, b, row, head)
+                    index = {v: i for i, _, v in (*prefix, *path)}
                     query = self.query(x, q[lo + row, head].double())
                     parts = []
-                    for pairs in (prefix, path):
-                        keys = k_cache[[a for a, _ in pairs], head // group].double()
-                        values = v_cache[[z for _, z in pairs], head // group].double()
-                        parts.append((self.scores(x, keys @ query), values))
+                    for pairs in self.cut(x, b, row, prefix, path):
+                        k_scale, v_scale = self.scales(x, head // group)
+                        keys = k_cache[[a for a, _ in pairs], head // group].double() * k_scale
+                        values = v_cache[[z for _, z in pairs], head // group].double() * v_scale
+                        back = [self.back(x, b, row, index[z], z) for _, z in pairs]
+                        scores = self.capped(x, keys @ query)
+                        parts.append((scores - self.slope(x, head) * torch.tensor(back), values))
                     result, total = self.combine(x, *parts)
+                    result = result * self.beside_sink(x, head, total)
                     out[lo + row, head], lse[lo + row, head] = result.to(q.dtype), total
         return Attended(out=out, lse=self.returned(lse))
 
     def write(self, x, k, v, k_cache, v_cache):
         for row, slot in enumerate(x.out_cache_loc.tolist()):
             if slot >= 0:
-                k_cache[slot], v_cache[slot] = k[row], v[row]
+                k_cache[slot], v_cache[slot] = self.encoded(x, k[row], v[row], k_cache.dtype)
+
+    def encoded(self, x, k, v, dtype):
+        """What a cache of codes holds of a row."""
+        if x.k_scale is None:
+            return k, v
+        codes = [t.double() / s.double()[:, None] for t, s in ((k, x.k_scale), (v, x.v_scale))]
+        return tuple((c.round() if dtype == torch.int8 else c).to(dtype) for c in codes)
 
     def path(self, x, b, row):
         """Rows from the root down to this one."""
@@ -162,8 +174,27 @@ class Plain:
     def query(self, x, q):
         return q * x.shape.score_scale
 
-    def scores(self, x, s):
-        return s
+    def scales(self, x, kv_head):
+        if x.k_scale is None:
+            return 1.0, 1.0
+        return float(x.k_scale[kv_head]), float(x.v_scale[kv_head])
+
+    def capped(self, x, scores):
+        cap = x.shape.softcap
+        return scores if cap is None else cap * (scores / cap).tanh()
+
+    def slope(self, x, head):
+        return 0.0 if x.alibi_slopes is None else float(x.alibi_slopes[head])
+
+    def back(self, x, b, row, index, slot):
+        """How far a key lies behind its query."""
+        return float(int(x.seq_lens[b]) + len(self.path_of(x, b, row)) - 1 - index)
+
+    def beside_sink(self, x, head, lse):
+        """Share of the weight that a sink leaves to the keys."""
+        if x.sinks is None:
+            return 1.0
+        return 1 / (1 + math.exp(float(x.sinks[head]) - float(lse)))
 
     def combine(self, x, a, b):
         """(out, lse) of two parts, each of scores and values."""
@@ -262,6 +293,7 @@ def depth_of(parents, row):
 CONSUMES = {
     "draft_token", "positions", "seq_lens", "qo_indptr", "out_cache_loc", "request_slots", "req_to_token",
     "retrieve_index", "retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token",
+    "sinks", "alibi_slopes", "k_scale", "v_scale",
 }  # fmt: skip
 
 
@@ -272,6 +304,15 @@ def backend_of(implementation, *, stages=None, numerics=None, **capabilities):
         "broken",
         stages=stages,
         consumes=CONSUMES,
-        capabilities=Capabilities(nan_safe=True, **capabilities),
+        capabilities=Capabilities(
+            **{
+                "nan_safe": True,
+                "softcap": True,
+                "sinks": True,
+                "alibi": True,
+                "kv_dtypes": {None, "int8", "float8_e4m3fn"},
+                **capabilities,
+            }
+        ),  # fmt: skip
         numerics=numerics or Numerics(p="float32"),
     )

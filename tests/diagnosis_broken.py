@@ -340,6 +340,12 @@ def askew(wide):
     return rows_read(path)
 
 
+CAPPED = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), softcap=2.0, **SMALL)
+SINKS = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), sinks=True, **SMALL)
+ALIBI = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), alibi=True, **SMALL)
+CODES = Situation(
+    trees=(COMB,), prefixes=(6,), pads=(0,), kv_dtype="int8", heads=(4, 2), dims=(16, 16)
+)
 LARGE = Situation(
     trees=(((-1, 0, 0, *range(1, 9)), tuple(range(11))),), prefixes=(3,), pads=(0,), **SMALL
 )
@@ -494,6 +500,17 @@ BROKEN = {
     "scale-twice": [(broken(query=lambda self, x, q: q * x.shape.score_scale**2), TWO)],
     "query-rounded": [(broken(query=bf16_query), ONE)],
     "low-precision-accumulator": [(broken(combine=summed_in_half), ONE)],
+    "softcap-missing": [(broken(capped=lambda self, x, scores: scores), CAPPED)],
+    "sinks-missing": [(broken(beside_sink=lambda self, x, head, lse: 1.0), SINKS)],
+    "alibi-missing": [(broken(slope=lambda self, x, head: 0.0), ALIBI)],
+    "alibi-by-row": [
+        (broken(back=lambda self, x, b, row, index, slot: float(P(x, b) + row - index)), ALIBI),
+    ],
+    "kv-scale-missing": [(broken(scales=lambda self, x, kv_head: (1.0, 1.0)), CODES)],
+    "kv-scale-of-other": [
+        (broken(scales=lambda self, x, kv_head: (float(x.k_scale[kv_head]), float(x.k_scale[kv_head]))), CODES),
+        (broken(scales=lambda self, x, kv_head: (float(x.k_scale[0]), float(x.v_scale[0]))), CODES),
+    ],
     # candidate
     "tokens-shifted": [
         (broken(token=lambda self, c, b, row: Plain.token(self, c, b, (row + 1) % int(c.num_nodes[b]))), TWO),

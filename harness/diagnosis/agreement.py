@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from treeproof.contract.capabilities import Numerics
 from treeproof.diagnosis.evidence import Attended, Commit, Group, Observation, TableReads
 from treeproof.diagnosis.ground import Seen
 from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
@@ -20,7 +19,7 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
     found = seen.found[group]
     if group == "attend":
         # Counts first: outputs take far longer, and are seldom reached.
-        return _same_reads(found, world) and _same_numbers(found, world, seen.numerics)
+        return _same_reads(found, world) and _same_numbers(found, world, seen)
     if group == "tables":
         return all(_same_table(table, world) for table in found)
     if group == "commit":
@@ -50,12 +49,12 @@ def _same_reads(found: Attended, world: World) -> bool:
     return True
 
 
-def _same_numbers(found: Attended, world: World, numerics: Numerics) -> bool:
+def _same_numbers(found: Attended, world: World, seen: Observation) -> bool:
     """Row by row, so that a wrong statement costs one row."""
     if found.out is None:
         return True
     for i in range(len(found.out)):
-        out, lse, limit, lse_limit = outputs(world, [i], numerics)
+        out, lse, limit, lse_limit = outputs(world, [i], seen.numerics, seen.capabilities)
         if found.limit is not None and found.lse_limit is not None:
             limit, lse_limit = limit + found.limit[i], lse_limit + found.lse_limit[i]
         if not _within(found.out[i], out[0], limit[0]):

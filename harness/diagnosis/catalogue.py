@@ -9,6 +9,7 @@ from treeproof.diagnosis.contract import CONTRACT
 from treeproof.diagnosis.heads import HEADS
 from treeproof.diagnosis.hypothesis import Hypothesis
 from treeproof.diagnosis.keys import KEYS
+from treeproof.diagnosis.layer import LAYER
 from treeproof.diagnosis.links import LINKS
 from treeproof.diagnosis.numbers import NUMBERS
 from treeproof.diagnosis.pages import PAGES
@@ -32,5 +33,6 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *SLOTS,
     *CANDIDATE,
     *NUMBERS,
+    *LAYER,
     *CONTRACT,
 )

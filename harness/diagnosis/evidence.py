@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from treeproof.contract.capabilities import Numerics
+from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import VerifyCase
 
 Group = Literal[
@@ -62,7 +62,7 @@ class Attended:
     """What launches of attend showed of the real rows.
 
     `unowned`: flat rows that read memory no request holds. `out` (real rows, Hq, Dv) and `lse`
-    (real rows, Hq), float64 on the CPU, of the quiet random data. `limit`, `lse_limit`: how far a
+    (real rows, Hq), natural, float64 on the CPU, of the quiet random data. `limit`, `lse_limit`: how far a
     right kernel may be from them, the same shapes; None on an observation.
     """
 
@@ -110,6 +110,7 @@ class Observation:
     case: VerifyCase
     found: Mapping[Group, Any]
     numerics: Numerics = field(default_factory=Numerics)
+    capabilities: Capabilities = field(default_factory=Capabilities)
     leaves: int | None = 12
     """Leaves that were accepted and committed, as `traversal.predictions` takes it."""
 

@@ -43,4 +43,4 @@ def unseen(case: VerifyCase, like: Observation, groups: Sequence[Group]) -> Obse
             )
         else:
             found[group] = like.found[group]
-    return Observation(case, found, like.numerics, like.leaves)
+    return replace(like, case=case, found=found)

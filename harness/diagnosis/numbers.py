@@ -18,7 +18,7 @@ from treeproof.properties.scene import TORCH_DTYPE
 
 
 def _law(right: World, score: Score = dot, weigh: Weigh = softmax, plain: bool = True) -> World:
-    return replace(right, law=Law(score, weigh, plain=plain))
+    return replace(right, law=Law(score=score, weigh=weigh, plain=plain))
 
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -28,9 +28,7 @@ Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 def _in_parts(merge: Merge) -> Weigh:
     """Softmax over prefix keys and over tree keys, put together by `merge`."""
 
-    def weigh(
-        scores: Tensor, keys: Sequence[Key], row: Row, shape: AttentionShape
-    ) -> tuple[Tensor, Tensor]:
+    def weigh(scores: Tensor, keys: Sequence[Key], row: Row) -> tuple[Tensor, Tensor]:
         own = is_own(keys, row)
         a, b = scores[:, ~own].logsumexp(-1), scores[:, own].logsumexp(-1)
         of_a, of_b, lse = merge(a, b)
@@ -89,10 +87,9 @@ def lse_base_2_returned(right: World) -> Iterator[tuple[str, World]]:
     for detail, factor in (("", 1 / math.log(2)), ("divided twice", math.log(2))):
 
         def weigh(
-            scores: Tensor, keys: Sequence[Key], row: Row, shape: AttentionShape,
-            factor: float = factor,
-        ) -> tuple[Tensor, Tensor]:  # fmt: skip
-            weights, lse = softmax(scores, keys, row, shape)
+            logits: Tensor, keys: Sequence[Key], row: Row, factor: float = factor
+        ) -> tuple[Tensor, Tensor]:
+            weights, lse = softmax(logits, keys, row)
             return weights, lse * factor
 
         yield detail, _law(right, weigh=weigh)

@@ -17,18 +17,22 @@ from torch import Tensor
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.diagnosis.evidence import KEPT, PADDED, Attended, Counts, KernelReads, Writes
 from treeproof.diagnosis.ground import Key, Row
+from treeproof.diagnosis.law import own_scales
 from treeproof.properties.bound import error_bound
+from treeproof.properties.probes.quantised import codes, decoded
 from treeproof.properties.tables import Slots
 
 if TYPE_CHECKING:
     from treeproof.diagnosis.world import World
 
 
-def attended(world: World, like: Sequence[KernelReads], numerics: Numerics) -> Attended:
+def attended(
+    world: World, like: Sequence[KernelReads], numerics: Numerics, capabilities: Capabilities
+) -> Attended:
     """What launches would show: counts of the slots in `like`, outputs with their limits, writes."""
     reads, unowned = _reads(world, like)
     every = range(len(world.ground.rows))
-    out, lse, limit, lse_limit = outputs(world, every, numerics)
+    out, lse, limit, lse_limit = outputs(world, every, numerics, capabilities)
     return Attended(reads, unowned, out, lse, writes_of(world), limit, lse_limit)
 
 
@@ -120,7 +124,7 @@ def _weights(world: World, row: Row, keys: Sequence[Key], origin: Slots, heads: 
         return found
     held = origin[[key.v for key in keys]]
     scores = torch.zeros(heads, len(keys), dtype=torch.float64)
-    weights, _ = world.law.weigh(scores, keys, row, world.ground.case.shape)
+    weights, _ = world.law.weigh(scores, keys, row)
     np.add.at(found.T, np.where(held < 0, slots, held), weights.numpy().T)
     return found
 
@@ -139,9 +143,12 @@ def origins(world: World) -> Slots:
 
 
 def outputs(
-    world: World, rows: Sequence[int], numerics: Numerics
+    world: World, rows: Sequence[int], numerics: Numerics, capabilities: Capabilities
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out (R, Hq, Dv) and lse (R, Hq) of some real rows, and the limits on the errors of both."""
+    """out (R, Hq, Dv) and lse (R, Hq) of some real rows, and the limits on the errors of both.
+
+    The log-sum-exp is natural, with or without the sink as `capabilities` say.
+    """
     ground = world.ground
     shape = ground.case.shape
     k_cache, v_cache = _caches(world)
@@ -161,13 +168,12 @@ def outputs(
     bound = error_bound(
         **{name: value for name, value in stacked.items() if name != "count"},
         visible=stacked["count"].amax(1),
-        lse_sink=stacked["lse"],
-        bias_abs=torch.zeros_like(stacked["lse"]),
         shape=shape,
         numerics=numerics,
-        capabilities=Capabilities(),
+        capabilities=capabilities,
     )
-    return stacked["out"], stacked["lse"], bound.total, bound.lse
+    lse = stacked["lse_sink" if capabilities.lse_includes_sink else "lse"]
+    return stacked["out"], lse, bound.total, bound.lse
 
 
 def _one(
@@ -180,46 +186,67 @@ def _one(
     v_cache: Tensor,
 ) -> dict[str, Tensor]:
     """Some heads of one row: the exact quantities that the error bound asks for."""
-    shape = world.ground.case.shape
+    shape, law, layer = world.ground.case.shape, world.law, world.ground.scene.layer
+    sink = torch.full((len(heads),), -torch.inf, dtype=torch.float64)
+    if law.sinks and layer.sinks is not None:
+        sink = layer.sinks.double().cpu()[heads]
     if not keys:  # what a softmax over nothing gives is free, and is nothing here
         wide = torch.zeros(len(heads), shape.v_head_dim, dtype=torch.float64)
         flat = torch.zeros(len(heads), dtype=torch.float64)
         return {
-            "out": wide, "weight": wide, "abs_v": wide, "lse": flat - torch.inf, "score_abs": flat,
-            "score_max": flat, "count": flat,
+            "out": wide, "weight": wide, "abs_v": wide, "lse": flat - torch.inf, "lse_sink": sink,
+            "score_abs": flat, "score_max": flat, "bias_abs": flat, "count": flat,
         }  # fmt: skip
     kv_heads = torch.tensor(heads) // shape.group_size
-    k = k_cache[[key.k for key in keys]][:, kv_heads].double().transpose(0, 1)  # (h, n, D)
-    v = v_cache[[key.v for key in keys]][:, kv_heads].double().transpose(0, 1)
+    k = k_cache[[key.k for key in keys]][:, kv_heads].transpose(0, 1)  # (h, n, D)
+    v = v_cache[[key.v for key in keys]][:, kv_heads].transpose(0, 1)
     mine = q[heads]
-    scores = world.law.score(mine, k, shape)
-    weights, lse = world.law.weigh(scores, keys, row, shape)
-    p = weights[:, None]
+    scores = law.score(mine, k, shape)
+    bias = torch.zeros_like(scores)
+    if law.distance is not None and layer.alibi_slopes is not None:
+        slopes = layer.alibi_slopes.double().cpu()[heads]
+        bias = slopes[:, None] * law.distance(keys, row)
+    logits = law.cap(scores, shape) - bias
+    weights, lse = law.weigh(logits, keys, row)
+    lse_sink = torch.logaddexp(lse, sink)
+    weights = weights * (lse - lse_sink).exp()[:, None]
+    p = weights.abs()[:, None]
     sizes = (k.abs() @ mine.abs()[..., None])[..., 0] * shape.score_scale
     return {
-        "out": world.law.sum(weights, v),
-        "weight": (p.abs() @ v.abs())[:, 0],
+        "out": law.sum(weights, v),
+        "weight": (p @ v.abs())[:, 0],
         "abs_v": v.abs().sum(1),
         "lse": lse,
+        "lse_sink": lse_sink,
         "score_abs": torch.maximum(sizes.amax(1), scores.abs().amax(1)),
-        "score_max": scores.amax(1),
+        "score_max": torch.maximum(logits.amax(1), sink),
+        "bias_abs": torch.maximum(bias.abs().amax(1), sink.abs().nan_to_num(posinf=0.0)),
         "count": torch.full((len(heads),), float(len(keys)), dtype=torch.float64),
     }
 
 
 def _caches(world: World) -> tuple[Tensor, Tensor]:
-    """K and V of every slot after the launch, CPU, in the case's dtype."""
-    scene, laid = world.ground.scene, world.ground.contents
-    row_slot = world.ground.row_slot
+    """K and V of every slot after the launch, float64 on the CPU, as the world reads codes."""
+    ground = world.ground
+    laid, row_slot = ground.contents, ground.row_slot
     caches = []
     for side, (right, stale) in enumerate(((laid.k, laid.stale_k), (laid.v, laid.stale_v))):
         cache = right.clone()
-        cache[scene.tree_slots] = stale
+        cache[ground.scene.tree_slots] = stale
         for slot, rows in world.written.items():
             row = rows[side]
             if row >= 0:
                 cache[slot] = right[row_slot[row]] if row_slot[row] >= 0 else stale
             elif row != KEPT:
                 cache[slot] = stale
-        caches.append(cache)
+        caches.append(_read_back(world, cache, side))
     return caches[0], caches[1]
+
+
+def _read_back(world: World, cache: Tensor, side: int) -> Tensor:
+    scene = world.ground.scene
+    if scene.case.shape.kv_dtype is None:
+        return cache.double()
+    layer = scene.layer
+    true = own_scales(layer)[side]
+    return decoded(codes(cache, true, scene.stored_dtype), world.law.scales(layer)[side])

@@ -48,7 +48,7 @@ class World:
     def predict(self, group: Group, like: Observation) -> Any:
         """The evidence of one group, about the same keys as `like` has."""
         if group == "attend":
-            return attended(self, like.found[group].reads, like.numerics)
+            return attended(self, like.found[group].reads, like.numerics, like.capabilities)
         if group == "tables":
             return tuple(self._table(table) for table in like.found[group])
         if group == "links":

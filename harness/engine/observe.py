@@ -7,7 +7,6 @@ a right build would have given it, so that evidence shows the stage at fault and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from treeproof.backends import reference
 from treeproof.contract.backend import BackendUnavailable
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import MaskMode, VerifyCase
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
@@ -38,11 +38,12 @@ from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.outputs import unwritten_shows
 from treeproof.engine.checks.prepared import prepare
-from treeproof.engine.checks.stages import attend_call
+from treeproof.engine.checks.stages import attend_call, build
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.engine.mend import mended
 from treeproof.properties import contract
+from treeproof.properties.bound import natural
 from treeproof.properties.contract import same_rows
 from treeproof.properties.declared import declarations
 from treeproof.properties.probes import random_data
@@ -78,7 +79,7 @@ def observe(case: VerifyCase, backend: Backend, options: CheckOptions) -> Observ
         for failure in trial.failures
         if failure.identity == "contract"
     )
-    return Observation(case, found, backend.numerics, options.leaves)
+    return Observation(case, found, backend.numerics, backend.capabilities, options.leaves)
 
 
 def _detail(failure: Failure) -> str:
@@ -93,9 +94,9 @@ def _stages(trial: Trial, found: dict[Group, Any]) -> None:
     groups: list[Callable[[], None]] = []
     try:
         trial.instance = trial.call("plan", trial.backend.make)
-        x, declared = _build(trial, found)
+        x = _build(trial, found)
         groups = [
-            lambda: _attend(trial, x, declared, found),
+            lambda: _attend(trial, x, found),
             lambda: _accept(trial, x, found),
             lambda: _commit(trial, x, found),
         ]
@@ -117,27 +118,20 @@ def _stages(trial: Trial, found: dict[Group, Any]) -> None:
 # --- build ---------------------------------------------------------------------------------------
 
 
-def _build(trial: Trial, found: dict[Group, Any]) -> tuple[VerifyInput, list[TableReads]]:
+def _build(trial: Trial, found: dict[Group, Any]) -> VerifyInput:
     """The backend's own fields as evidence, and the input with right ones in their place."""
     made = trial.prepared.candidates
-    right = reference.build(copied(made))
-    if not trial.has("build"):
-        return right, []
-    fresh = copied(made)
-    result = trial.call("build", trial.instance.build, fresh)
-    trial.unchanged("build", made, fresh, free={"mask_buffer"})
-    produced = contract.valid_built(result, trial.scene)
-    x = result if isinstance(result, VerifyInput) else replace(right, **produced)
-    if trial.borrows("build"):
-        return x, []
-    trial.produced = produced
+    built = build(trial, trial.instance, trial.scene, made)
+    if not built.produced:
+        return built.x
+    trial.produced = dict(built.produced)
     _fields(trial, found)
-    read = trial.backend.consumes if trial.has("attend") else frozenset(produced)
-    tables = {name: table for name, table in produced.items() if name in read}
-    declared = _tables(trial, tables, x.mask_mode, "build")
+    read = trial.backend.consumes if trial.has("attend") else frozenset(built.produced)
+    tables = {name: table for name, table in built.produced.items() if name in read}
+    declared = _tables(trial, tables, built.x.mask_mode, "build")
     if declared:
         found["tables"] = tuple(declared)
-    return mended(trial.scene, x, right, produced), declared
+    return mended(trial.scene, built.x, reference.build(copied(made)), built.produced)
 
 
 def _fields(trial: Trial, found: dict[Group, Any]) -> None:
@@ -190,7 +184,7 @@ def _tables(trial: Trial, tables: Any, mode: MaskMode | None, stage: str) -> lis
 # --- attend --------------------------------------------------------------------------------------
 
 
-def _attend(trial: Trial, x: VerifyInput, built: list[TableReads], found: dict[Group, Any]) -> None:
+def _attend(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
     if not trial.has("attend"):
         return
     attend, scene = attend_call(trial, trial.instance, x), trial.scene
@@ -200,10 +194,12 @@ def _attend(trial: Trial, x: VerifyInput, built: list[TableReads], found: dict[G
         done = launch(attend, scene, seen, laid, "random")
     complete = sum(r.prefix_len for r in scene.case.requests) <= _ALL_KEYS
     measured = measure(attend, scene, seen, complete=complete)
-    found["attend"] = _attended(scene, done, measured)
+    found["attend"] = _attended(scene, done, measured, trial.backend.capabilities)
 
 
-def _attended(scene: Scene, done: Launched, measured: Measured) -> Attended:
+def _attended(
+    scene: Scene, done: Launched, measured: Measured, capabilities: Capabilities
+) -> Attended:
     real, lse = scene.real_index, done.attended.lse
     return Attended(
         reads=tuple(
@@ -212,14 +208,14 @@ def _attended(scene: Scene, done: Launched, measured: Measured) -> Attended:
         ),
         unowned=frozenset(measured.unowned),
         out=done.attended.out[real].double().cpu(),
-        lse=None if lse is None else lse[real].double().cpu(),
+        lse=None if lse is None else natural(lse[real], capabilities).cpu(),
         writes=_writes(scene, done),
     )
 
 
 def _writes(scene: Scene, done: Launched) -> Writes:
     """Slots whose K or V changed, and the rows that they now hold."""
-    k_rows, v_rows = _rows_by_bits(done.k), _rows_by_bits(done.v)
+    k_rows, v_rows = _rows_by_bits(done.k_stored), _rows_by_bits(done.v_stored)
     padding = scene.padding.tolist()
     k_kept = same_rows(done.k_cache, done.k_before)
     v_kept = same_rows(done.v_cache, done.v_before)
@@ -297,7 +293,7 @@ def _commit(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
         return
     shape, slots, scene = trial.case.shape, trial.case.layout.num_slots, trial.scene
     before = tuple(
-        sign_codes(slots, shape.num_kv_heads, width, code, scene.device).to(scene.dtype)
+        sign_codes(slots, shape.num_kv_heads, width, code, scene.device).to(scene.stored_dtype)
         for width, code in ((shape.head_dim, 3), (shape.v_head_dim, 4))
     )
     slot_of = [_rows_by_bits(cache) for cache in before]
