@@ -196,13 +196,22 @@ def _failure(
     high: float,
 ) -> Failure:
     request = case.requests[b]
-    count = f"{high:.2f} times" if abs(high - low) < 0.05 else f"{low:.2f} to {high:.2f} times"
+    even = abs(high - low) < 0.05
+    actual = _count(high) if even else f"read {low:.2f} to {high:.2f} times"
     return Failure(
         identity="visibility", kind=kind, evidence=evidence, stage=stage,
         request=b, row=row, column=None if column == FOREIGN else column,
-        expected=f"read {wanted:.0f} times", actual=f"read {count}",
+        expected=_count(wanted), actual=actual,
         message=f"{row_name(request, row)} {_says(case, ledger, b, row, column, slot, kind, evidence)}",
     )  # fmt: skip
+
+
+def _count(reads: float) -> str:
+    """In words; whole numbers, and what would be written as such, without decimals."""
+    nearest = round(reads)
+    if abs(reads - nearest) >= 0.005:
+        return f"read {reads:.2f} times"
+    return {0: "not read", 1: "read once", 2: "read twice"}.get(nearest, f"read {nearest} times")
 
 
 def _says(

@@ -37,8 +37,8 @@ SIBLING = Failure(
     request=0,
     row=2,
     column=1,
-    expected="read 0 times",
-    actual="read 1.00 times",
+    expected="not read",
+    actual="read once",
     message="row 2 (node 2, path 0→2) reads row 1 (node 1), which is not an ancestor",
 )
 RECOVERED = (
@@ -74,7 +74,7 @@ def test_a_leaked_sibling_is_named_drawn_and_replayable() -> None:
     assert plain(explained(case_of((-1, 0, 0)), SIBLING)) == [
         "✗ causal  visibility: reads-sibling  (measured, stage attend)  in 41 checks",
         "  row 2 (node 2, path 0→2) reads row 1 (node 1), which is not an ancestor",
-        "  expected read 0 times, got read 1.00 times",
+        "  expected not read, got read once",
         "  case of 1 request, 3 rows, prefix 0; reduced from 37 rows",
         "",
         "  row 0 token 10",
