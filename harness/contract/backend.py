@@ -12,7 +12,10 @@ from typing import Any
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import TENSOR_FIELDS
 
-STAGES = ("select", "build", "attend", "merge", "accept", "commit")
+STAGES = ("select", "build", "attend", "merge", "accept", "commit", "forward")
+"""What a backend may implement. `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
+engine: a `VerifyInput`, and the tokens of each request's prefix, (P_b,) int64 each; logits are of
+any float dtype, and those of padded rows are free."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

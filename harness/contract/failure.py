@@ -28,6 +28,7 @@ PROBES: tuple[str, ...] = (
     "commit",
     "merge",
     "malformed",
+    "influence",
     "tails",
     "metamorphic",
     "stale",

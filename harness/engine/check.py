@@ -10,6 +10,7 @@ from treeproof.contract.failure import COLUMNS, PROBES, Cell, Evidence, Identity
 from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.device_fault import is_device_fault
+from treeproof.engine.checks.forward import judge_forward
 from treeproof.engine.checks.launches import judge_launches
 from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.merges import judge_merges
@@ -81,6 +82,7 @@ def _run(trial: Trial) -> None:
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
         judge_merges(trial)
+        judge_forward(trial, built)
         judge_tails(trial, built)
         judge_metamorphic(trial, built)
         judge_stale(trial, built)
