@@ -313,6 +313,6 @@ def backend_of(implementation, *, stages=None, numerics=None, **capabilities):
                 "kv_dtypes": {None, "int8", "float8_e4m3fn"},
                 **capabilities,
             }
-        ),  # fmt: skip
+        ),
         numerics=numerics or Numerics(p="float32"),
     )
