@@ -193,7 +193,7 @@ def _attend(products: Tensor, distance: Tensor, values: Tensor, scores: _Scores)
     )
     p = (logits - largest[0][..., None]).exp()
     if values.dim() == 3:  # read by all nodes: one product a key-value head
-        sums = (p.flatten(1, 2) @ values).unflatten(1, p.shape[1:3])
+        sums = (p.flatten(1, 2) @ values).view(*p.shape[:3], -1)
         return _Partial(largest, p.sum(dim=-1), sums, values.sum(dim=-2)[:, None])
     return _Partial(largest, p.sum(dim=-1), p @ values, values.sum(dim=-2))
 

@@ -75,8 +75,8 @@ def parts(case: VerifyCase, numerics: Numerics, capabilities: Capabilities, devi
     made = []
     for side in (0, 1):
         out, lse = _drawn(case, side)
-        for row, situation in enumerate(_SITUATIONS):
-            given_out, given_lse = situation[1 + side]
+        for row, (_, *both) in enumerate(_SITUATIONS):
+            given_out, given_lse = both[side]
             if given_out is not None:
                 out[row] = given_out
             if given_lse is not None:

@@ -37,7 +37,8 @@ SIX = Request(
     prefix_len=21,
     pad_rows=2,
 )
-UNITS = units("quick", 0, examples=24)
+UNITS = units("quick", 0, examples=72)
+"""Of three cases one at least is plain: without softcap, sinks, ALiBi and quantised cache."""
 
 
 def checked(case: VerifyCase, backend: Any = None) -> Checked:
@@ -65,12 +66,14 @@ def case_of(*requests: Request, dtype: str = "float32", **fields: Any) -> Verify
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.shape.name)
 def test_flex_attention_passes_on_a_generated_case_of_every_shape(unit: Any) -> None:
-    for case in draw(unit):
-        result = checked(case)
+    able = load(REFERENCE).capabilities
+    case = next(case for case in draw(unit) if able.refusal(case, "cpu") is None)
 
-        assert result.failures == ()
-        found = statuses(result)
-        assert (found["visibility"], found["output"], found["contract"]) == ("pass",) * 3
+    result = checked(case)
+
+    assert result.failures == ()
+    found = statuses(result)
+    assert (found["visibility"], found["output"], found["contract"]) == ("pass",) * 3
 
 
 @pytest.mark.parametrize("mode", list(MaskMode), ids=lambda mode: mode.name)

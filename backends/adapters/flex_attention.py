@@ -44,7 +44,7 @@ except ImportError as error:
         "kv_indices",
     },
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
-    capabilities=Capabilities(nan_safe=False),
+    capabilities=Capabilities(nan_safe=False, tree_kv="operand"),
     numerics=Numerics(p="input"),
 )
 def attend(

@@ -46,6 +46,7 @@ def _capabilities() -> Capabilities:
         head_dims={16, 32, *_HEAD_DIMS} if on_cpu else _HEAD_DIMS,
         mask_modes={"FULL_MASK"},
         nan_safe=False,
+        tree_kv="operand",
     )
 
 
