@@ -103,7 +103,7 @@ FAULTS = (
         "query head h reads KV head h modulo their number, where groups lie together",
         each(FIVE, _mapped(lambda h, heads, kv_heads: h % kv_heads)),
         cause="unknown",
-        smallest=case(request(_PAIR), heads=_GROUPS),
+        smallest=case(request(), heads=_GROUPS),
         sources=("HazyResearch/HipKittens#22", "ekzhang/jax-js#180"),
         identity="output",
     ),

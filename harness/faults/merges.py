@@ -54,7 +54,6 @@ def _kept_when_empty(right: Merge, *parts: Tensor) -> tuple[Tensor, Tensor]:
 _PREFIX_LSE = "lse.view(kv_heads, rows, group).transpose(0, 1)"
 _SUFFIX_LSE = "lse[own] = torch.logsumexp(scores, dim=-1)"
 _WEIGHED = "out = out_a * (z_a / share).unsqueeze(-1) + out_b * (z_b / share).unsqueeze(-1)"
-_SHORT_NEXT_TO_LONG = case(request(prefix=2))
 
 FAULTS = (
     fault_of_attend(
@@ -62,7 +61,7 @@ FAULTS = (
         "the prefix pass returns its log-sum-exp in base 2, which the merge takes for natural",
         {"cascade": edit((_PREFIX_LSE, f"{_PREFIX_LSE} * 1.4426950408889634"))},
         cause="base-2-lse",
-        smallest=_SHORT_NEXT_TO_LONG,
+        smallest=case(request(prefix=1)),
         sources=("B039",),
         identity="output",
     ),
@@ -71,7 +70,7 @@ FAULTS = (
         "the suffix pass returns its log-sum-exp in base 2, which the merge takes for natural",
         {"cascade": edit((_SUFFIX_LSE, f"{_SUFFIX_LSE} * 1.4426950408889634"))},
         cause="base-2-lse",
-        smallest=case(request(prefix=1)),
+        smallest=case(request()),
         sources=("B039", "vllm-project/vllm#52796"),
         identity="output",
     ),
@@ -87,7 +86,7 @@ FAULTS = (
             )
         },
         cause="base-2-lse",
-        smallest=_SHORT_NEXT_TO_LONG,
+        smallest=case(request()),
         sources=("B039", "vllm-project/vllm#47079"),
         identity="output",
     ),
@@ -96,7 +95,7 @@ FAULTS = (
         "two partial results are averaged",
         {"cascade": edit((_WEIGHED, "out = (out_a + out_b) / 2"))},
         cause="merge-unweighted",
-        smallest=_SHORT_NEXT_TO_LONG,
+        smallest=case(request()),
         sources=("B039",),
         identity="output",
     ),
@@ -112,7 +111,7 @@ FAULTS = (
             )
         },
         cause="merge-unweighted",
-        smallest=_SHORT_NEXT_TO_LONG,
+        smallest=case(request()),
         sources=("B039",),
         identity="output",
     ),

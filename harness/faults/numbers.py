@@ -157,26 +157,26 @@ _CODED = case(request(), kv_dtype="int8")
 FAULTS = (
     _fault(
         "scale-missing", "scores are not scaled", each(FIVE, _shape(scale=1.0)), "scale-missing",
-        case(request(prefix=1)), "mlc-ai/mlc-llm#3426",
+        case(request()), "mlc-ai/mlc-llm#3426",
     ),
     _fault(
         "scale-twice", "scores are scaled twice", each(FIVE, launch(_scale_twice)), "scale-twice",
-        case(request(prefix=1)), "mlc-ai/mlc-llm#3426",
+        case(request()), "mlc-ai/mlc-llm#3426",
     ),
     _fault(
         "scale-of-head-dim", "scores are scaled by the head dim alone, whatever the layer asks for",
         each(FIVE, _shape(scale=None)), "unknown",
-        case(request(prefix=1), scale=0.5), "NVIDIA/Megatron-LM#3698",
+        case(request(), scale=0.5), "NVIDIA/Megatron-LM#3698",
     ),
     _fault(
         "query-rounded.float16", "the scale is folded into queries, then rounded to half precision",
         each(FIVE, _folded(torch.float16)), "query-rounded",
-        case(request(prefix=1)), "iree-org/iree#16679",
+        case(request()), "iree-org/iree#16679",
     ),
     _fault(
         "query-rounded.bfloat16", "the scale is folded into queries, then rounded to bfloat16",
         each(FIVE, _folded(torch.bfloat16)), "query-rounded",
-        case(request(prefix=1), dtype="bfloat16"), "iree-org/iree#16679",
+        case(request(), dtype="bfloat16"), "iree-org/iree#16679",
     ),
     _fault(
         "lse-base-2-returned", "the log-sum-exp is returned in base 2 and declared as natural",
@@ -191,18 +191,18 @@ FAULTS = (
     _fault(
         "low-precision-accumulator", "values are weighed and summed in bfloat16",
         _COARSE, "low-precision-accumulator",
-        case(request(_PAIR)), "B041",
+        case(request()), "B041",
     ),
     _fault(
         "softcap-missing.everywhere", "the cap is not handed to the kernel",
         each(FIVE, _shape(softcap=None)), "softcap-missing",
-        case(request(prefix=1), softcap=1.0),
+        case(request(), softcap=1.0),
         "sgl-project/sglang#33915", "vllm-project/vllm-metal#665",
     ),
     _fault(
         "softcap-missing.suffix", "only the pass over the prefix caps its scores",
         {"cascade": edit(("        scores = _capped(scores, x.shape.softcap)\n", ""))},
-        "softcap-missing", case(request(_PAIR), softcap=1.0), "sgl-project/sglang#33915",
+        "softcap-missing", case(request(), softcap=1.0), "sgl-project/sglang#33915",
     ),
     _fault(
         "sinks-missing.every-row", "sinks are not handed to the kernel",

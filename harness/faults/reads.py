@@ -235,7 +235,7 @@ FAULTS = (
         "each shard of the keys is masked as if it held the end of the sequence",
         _SHARDS,
         cause="unknown",
-        smallest=case(request(_PAIR, prefix=1)),
+        smallest=case(request(_PAIR)),
         sources=("B035",),
     ),
 )

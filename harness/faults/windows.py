@@ -242,7 +242,7 @@ FAULTS = (
         "the window takes one key more than its width",
         _resized(1),
         cause="window-off-by-one",
-        smallest=case(request(_PAIR, prefix=1), window=1),
+        smallest=case(request(_PAIR), window=1),
         sources=("ROCm/AMDMIGraphX#5260",),
     ),
     fault_of_attend(
@@ -300,7 +300,7 @@ FAULTS = (
         "mask columns are not offset by the prefix keys that the window clips",
         _COLUMNS_EARLY,
         cause="mask-column-shift",
-        smallest=case(request(_PAIR, prefix=2), window=2),
+        smallest=case(request(_PAIR, prefix=1), window=1),
         sources=("B030", "sgl-project/sglang#9279"),
     ),
     fault_of_attend(
