@@ -24,6 +24,7 @@ LONG: tuple[str, ...] = (
     "root-hidden.from-all",
     "root-hidden.from-grandchildren",
     "parent-hidden",
+    "self-hidden",
     "diagonal-top-left",
     "regular-mask-a-shard",
     "prefix-last-key-missing.every-request",

@@ -111,6 +111,18 @@ _PARENT_HIDDEN = {
 }
 
 
+_SELF_HIDDEN = {
+    "direct-mask": edit(
+        (
+            "visible = pad(tree, (prefix - start, 0), value=True)",
+            "itself = torch.eye(len(tree), dtype=torch.bool, device=q.device)\n"
+            "            visible = pad(tree & ~itself, (prefix - start, 0), value=True)",
+        )
+    ),
+    **each(LISTS, lists(lambda row: replace(row, keys=row.keys[:-1]))),
+}
+
+
 def _first_keys(row: Row) -> Row:
     return replace(row, keys=row.keys[: row.row + 1], cut=0)
 
@@ -221,6 +233,14 @@ FAULTS = (
         cause="parent-hidden",
         smallest=case(request(_PAIR)),
         sources=("Ascend/sglang#141",),
+    ),
+    fault_of_attend(
+        "self-hidden",
+        "a row does not read its own key, which is not counted into the cache yet",
+        _SELF_HIDDEN,
+        cause="self-hidden",
+        smallest=case(request(prefix=1)),
+        sources=("harvard-edge/cs249r_book#1953",),
     ),
     fault_of_attend(
         "diagonal-top-left",
