@@ -97,10 +97,22 @@ def test_a_refusal_is_said_and_not_stumbled_into():
 
     assert seen(with_error(ValueError("no tree"))) == set()
     assert seen(with_error(RuntimeError("no tree"))) == set()
-    assert seen(with_error(KeyError(1))) == {("contract", "raises")}
+    assert seen(with_error(KeyError(1))) == {("contract", "malformed-raises")}
     assert seen(with_error(RuntimeError("CUDA error: an illegal address"))) == {
-        ("contract", "raises")
+        ("contract", "malformed-raises")
     }
+
+
+def test_a_table_that_cannot_be_decoded_is_a_failure_of_the_contract():
+    def around(right, c):
+        x = right(c)
+        if malformed(c):
+            x.cache_seqlens[0] = 10**6
+        return x
+
+    # Its cycle is built; an orphan is refused.
+    backend = wrapped(load("page-table"), "build", around)
+    assert seen(backend) == {("contract", "malformed-table")}
 
 
 def test_no_other_probe_hands_over_a_malformed_selection():

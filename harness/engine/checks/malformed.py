@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -58,14 +59,31 @@ def _judge(trial: Trial, scene: Scene, whole: Candidates) -> None:
     # Of its own: what a build keeps for attend must not be spoilt.
     instance = trial.call("plan", trial.backend.make)
     try:
-        right = contract.valid_built(trial.call("build", instance.build, copied(whole)), scene)
+        with _told("both selections are whole"):
+            right = contract.valid_built(trial.call("build", instance.build, copied(whole)), scene)
         for what, (selected, parents) in _SELECTIONS.items():
             made = _with_first(whole, selected, parents)
-            built = _built(trial, instance, scene, made)
-            if built is not None:
-                _note(trial, _failures(scene, right, built, what))
+            with _told(what):
+                built = _built(trial, instance, scene, made)
+                if built is not None:
+                    _note(trial, _failures(scene, right, built, what))
     finally:
         close(trial, instance)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """A broken contract is one of these two chains, not of the case that is checked."""
+    try:
+        yield
+    except Violation as violation:
+        failure = violation.failure
+        told = msgspec.structs.replace(
+            failure,
+            kind=f"malformed-{failure.kind}",
+            message=f"on two chains of three rows, where {what}: {failure.message}",
+        )
+        raise Violation(told) from violation
 
 
 def _is_due(trial: Trial) -> bool:
@@ -99,8 +117,8 @@ def _failures(
     try:
         return judge_malformed(scene, right, built, what)
     except (ValueError, IndexError) as error:
-        text = f"tables of build cannot be decoded where {what}: {type(error).__name__}: {error}"
-        raise Violation(contract_failure("malformed-table", "build", text)) from error
+        text = f"tables of build cannot be decoded: {type(error).__name__}: {error}"
+        raise Violation(contract_failure("table", "build", text)) from error
 
 
 def _note(trial: Trial, failures: list[Failure]) -> None:
