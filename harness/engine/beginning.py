@@ -16,6 +16,7 @@ from typing import Any
 from pebble import ProcessExpired
 
 import treeproof
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.registry import BackendError
 from treeproof.engine import worker
 from treeproof.engine.ledger import Ledger
@@ -97,6 +98,15 @@ def load_backends(references: Sequence[str], pool: WorkerPool) -> tuple[BackendM
             raise BackendError(f"{twin} and {reference} are both the backend {found.name!r}")
         backends[found.name] = found
     return tuple(backends.values())
+
+
+def load_capabilities(backends: Sequence[BackendMeta], pool: WorkerPool) -> dict[str, Capabilities]:
+    """What each backend says it can do, by name; a worker imports it."""
+    asked = [
+        (backend, pool.seats[i % len(pool.seats)].submit(worker.capabilities, backend.reference))
+        for i, backend in enumerate(backends)
+    ]
+    return {b.name: _result(f"backend {b.reference}: its import", found) for b, found in asked}
 
 
 def _result(what: str, future: Future[Any]) -> Any:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Finished
 from treeproof.contract.failure import COLUMNS, Identity
-from treeproof.engine.beginning import begin, new_folder, worker_settings
+from treeproof.engine.beginning import begin, load_capabilities, new_folder, worker_settings
 from treeproof.engine.explain import explain_failures
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss, not_checked
@@ -23,11 +24,13 @@ from treeproof.engine.store import FailureStore
 from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run
 from treeproof.engine.supply import (
     Drawn,
+    Shape,
     Source,
     Supply,
     case_drawn,
     drawn_sources,
     endless_sources,
+    read_shapes,
     saved_sources,
     shaped_sources,
 )
@@ -59,12 +62,14 @@ def run(
     folder = new_folder(settings)
     ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
     store = None if settings.store is None else FailureStore(settings.store)
-    sources = _sources(settings, cases)
+    shapes = [] if cases is not None else read_shapes(settings)
     endless = endless_sources(settings) if settings.endless else None
     pool = WorkerPool(worker_settings(settings, folder, checker), settings.worker_count)
     try:
         meta = begin(settings, folder, pool, ledger)
         able = tuple(b for b in meta.backends if not b.unavailable)
+        capabilities = load_capabilities(able, pool) if shapes else {}
+        sources = _sources(settings, cases, shapes, capabilities)
         saved = store.saved({b.name for b in able}) if store else []
         session = _Session(settings, folder, pool, able, ledger, on_event, checker)
         session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
@@ -75,12 +80,19 @@ def run(
     return Run.read(folder.path)
 
 
-def _sources(settings: RunSettings, cases: Iterable[VerifyCase] | None) -> list[Source]:
+def _sources(
+    settings: RunSettings,
+    cases: Iterable[VerifyCase] | None,
+    shapes: Sequence[Shape],
+    capabilities: Mapping[str, Capabilities],
+) -> list[Source]:
     if cases is not None:
         return [Source("given", partial(list, cases))]
     if settings.endless:
         return []
-    return shaped_sources(settings) if settings.trees else drawn_sources(settings)
+    if settings.trees:
+        return shaped_sources(shapes, capabilities, settings)
+    return drawn_sources(settings)
 
 
 @dataclass

@@ -22,13 +22,13 @@ from treeproof.contract.event import (
     WorkerLost,
 )
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
+from treeproof.engine.completed import COMPLETED, unchecked_shapes
 from treeproof.engine.failure_group import SEVERITIES, FailureGroup, Key
 from treeproof.engine.ledger_state import EntryState, KnownCauses, entry_states
 from treeproof.engine.run_folder import RunFolder, RunMeta
 
 REDUCED_UNIT = "reduced"
 """Unit of the cases that the reducer made: shown, and counted in no figure."""
-COMPLETED = ("pass", "fail", "tie")
 CLEAN, VIOLATED, INCOMPLETE, OWN_FAULT, INTERRUPTED = 0, 1, 3, 4, 130
 
 
@@ -282,6 +282,8 @@ class Run:
         for column in self.meta.identities:
             if not any(_evidence(columns[column]) for columns in self.matrix.values()):
                 reasons.append(f"{column} was asked for and no backend gave evidence of it")
+        if self.meta.settings.get("trees"):
+            reasons += unchecked_shapes(self.cases, self.checks)
         return tuple(reasons)
 
     @property

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 
 from treeproof.contract.canonical import content_id
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
+from treeproof.engine.completed import SAVED
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import Saved
 
@@ -65,7 +67,7 @@ class Supply:
 
 def saved_sources(saved: Iterable[Saved]) -> list[Source]:
     return [
-        Source(f"saved-{s.backend}", partial(_just, s.reproducer.case), frozenset({s.backend}))
+        Source(f"{SAVED}{s.backend}", partial(_just, s.reproducer.case), frozenset({s.backend}))
         for s in saved
     ]
 
@@ -93,20 +95,59 @@ def endless_sources(settings: RunSettings) -> Iterator[Source]:
         yield Source(unit.name, partial(draw, unit))
 
 
-def shaped_sources(settings: RunSettings) -> list[Source]:
+@dataclass(frozen=True)
+class Shape:
+    """A tree of a file that was given."""
+
+    name: str
+    """File and tree."""
+    cases: Sequence[VerifyCase]
+    """One a prefix length."""
+
+
+def read_shapes(settings: RunSettings) -> list[Shape]:
     """The shapes of the tree files, each at each prefix length. Reads the files at once.
 
     Raises FileError naming the file and the entry.
     """
-    from treeproof.generate.treefile import NamedTree, cases_of, read_trees
+    from treeproof.generate.treefile import cases_of, read_trees
 
-    def cases(trees: list[NamedTree]) -> list[VerifyCase]:
-        made = cases_of(trees, settings.prefixes, settings.seed)
-        if settings.dtype is None:
-            return made
-        return [replace(case, shape=replace(case.shape, dtype=settings.dtype)) for case in made]
+    shapes = []
+    for path in settings.trees:
+        trees, width = read_trees(path), len(settings.prefixes)
+        cases = cases_of(trees, settings.prefixes, settings.seed)
+        if settings.dtype is not None:
+            cases = [replace(c, shape=replace(c.shape, dtype=settings.dtype)) for c in cases]
+        shapes += [
+            Shape(f"{path.name}: {tree.name}", cases[i * width : (i + 1) * width])
+            for i, tree in enumerate(trees)
+        ]
+    return shapes
 
-    return [Source(path.name, partial(cases, read_trees(path))) for path in settings.trees]
+
+def shaped_sources(
+    shapes: Iterable[Shape], able: Mapping[str, Capabilities], settings: RunSettings
+) -> list[Source]:
+    """Every backend gets each shape in a case that it takes, where there is one.
+
+    A backend that takes the case as it is drawn gets that; another one a case fitted to what it
+    says it can do. Where nothing fits, it gets the drawn case and says why not.
+    """
+    from treeproof.generate.fitting import fitted
+
+    sources = []
+    for shape in shapes:
+        for case in shape.cases:
+            takers: dict[VerifyCase, set[str]] = {case: set()}
+            for name, capabilities in able.items():
+                fit = fitted(case, capabilities, settings.device, settings.dtype)
+                takers.setdefault(fit or case, set()).add(name)
+            sources += [
+                Source(shape.name, partial(_just, fit), frozenset(names))
+                for fit, names in takers.items()
+                if names
+            ]
+    return sources
 
 
 def case_drawn(case: VerifyCase, unit: str, seconds: float = 0.0) -> CaseDrawn:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
@@ -85,6 +86,11 @@ def probe(reference: str) -> BackendMeta:
             f"({last.filename}, line {last.lineno})"
         ) from None
     return BackendMeta(reference=reference, name=backend.name, stages=tuple(sorted(backend.stages)))
+
+
+def capabilities(reference: str) -> Capabilities:
+    """What a backend that can be loaded says it can do."""
+    return load(reference).capabilities
 
 
 def device_name(device: str) -> str:
