@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -49,6 +50,12 @@ def judge_pairing(
     if "spike" in probes:
         asked = scene.real if complete else tuple(suspects[:_ROWS_NAMED])
         failures = _name(attend, scene, x, asked, known)
+    heard = {scene.rows[flat] for flat in suspects}
+    # The chorus saw these rows first; what the spike adds is the key.
+    failures = [
+        msgspec.structs.replace(f, probe="chorus") if (f.request, f.row) in heard else f
+        for f in failures
+    ]
     named = {(f.request, f.row) for f in failures}
     for flat in suspects:
         b, row = scene.rows[flat]

@@ -70,7 +70,7 @@ def listen(
     off = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
     kv_head = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
     for drawing in range(_DRAWINGS):
-        member = _members(scene, groups, drawing)  # (num_slots, Hkv)
+        member = group_of_slots(scene, groups, drawing)  # (num_slots, Hkv)
         k = _keys(member, groups, shape.head_dim)
         k = torch.where(speaks[:, None, None], k, 0.0)
         for first in range(0, groups, shape.num_q_heads):
@@ -90,7 +90,7 @@ def listen(
     return (off <= tolerance(shape.dtype, numerics)).tolist()
 
 
-def _members(scene: Scene, groups: int, drawing: int) -> Tensor:
+def group_of_slots(scene: Scene, groups: int, drawing: int) -> Tensor:
     """(num_slots, Hkv) group of each slot."""
     slots = torch.arange(scene.case.layout.num_slots)[:, None]
     heads = torch.arange(scene.case.shape.num_kv_heads)
