@@ -7,10 +7,12 @@ import difflib
 from treeproof.contract.backend import BackendError
 from treeproof.faults import (
     batches,
+    borrowed,
     candidates,
     commits,
     degenerate,
     edges,
+    evicted,
     frontiers,
     heads,
     lengths,
@@ -39,8 +41,10 @@ RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 
 FAULTS: tuple[Fault, ...] = (
     *windows.FAULTS,
+    *evicted.FAULTS,
     *reads.FAULTS,
     *prefixes.FAULTS,
+    *borrowed.FAULTS,
     *pages.FAULTS,
     *merges.FAULTS,
     *heads.FAULTS,
