@@ -301,6 +301,7 @@ PATH = click.Path(path_type=Path)
 @click.option("--json", "json_file", type=PATH, help="Write the results here.")
 @click.option("--markdown", "markdown_file", type=PATH, help="Write the matrix here.")
 @click.option("--keep", "keep_in", type=PATH, help="Keep the smallest cases in this folder.")
+@click.option("--diagnosis", is_flag=True, help="Score the causes named, further defects apart.")
 @click.option("--corpus", type=PATH, help="Replay the cases kept in this folder, and nothing else.")
 @click.option("--write", "folder", type=PATH, help="Write backends with a fault into this folder.")
 @click.option("-n", "--workers", type=click.IntRange(1, 512), help="Processes; default one a core.")
@@ -318,6 +319,7 @@ def faults(
     treeproof faults --every-backend              in all that can have it
     treeproof faults window-by-row B031           some of them
     treeproof faults --without spike              what does this probe alone see?
+    treeproof faults --diagnosis                  is the cause named right?
     treeproof faults --corpus FOLDER              are the kept cases as they were?
     treeproof faults window-by-row --write .      as a file: treeproof check FILE
     """

@@ -15,8 +15,10 @@ from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError
 from treeproof.engine.settings import cores
 from treeproof.faults.catalog import FAULTS, RECORDS, named
+from treeproof.faults.further import FURTHER
 from treeproof.faults.out_of_reach import OUT_OF_REACH
 from treeproof.reports.case_sheet import count
+from treeproof.reports.confusion import diagnosis_lines
 from treeproof.reports.console import open_console, prose, write
 from treeproof.reports.kill_matrix import kill_lines, kill_markdown, kill_table
 from treeproof.scoring.corpus import keep, read_corpus, replay
@@ -78,12 +80,15 @@ def score(
     json_file: Path | None,
     markdown_file: Path | None,
     keep_in: Path | None,
+    diagnosis: bool,
     workers: int | None,
 ) -> int:
     """Kill every pair and report; 1 where one survived or was seen only elsewhere."""
     console = open_console()
     probes = frozenset(PROBES) - set(without)
     chosen = _pairs(names, subjects, every_backend)
+    if diagnosis and not names:
+        chosen += pairs(FURTHER, subjects or SUBJECTS, every_backend=True)
     kills: list[Kill] = []
 
     def progress() -> Text:
@@ -98,10 +103,25 @@ def score(
 
     live = Live(get_renderable=progress, console=console, transient=True)
     with live if console.is_terminal else nullcontext():
-        kill_all(chosen, workers or cores(), reduced=not no_reduce, probes=probes, on_kill=note)
+        kill_all(
+            chosen,
+            workers or cores(),
+            reduced=not no_reduce,
+            diagnosed=diagnosis,
+            probes=probes,
+            on_kill=note,
+        )
     place = {(pair.fault.name, pair.backend): i for i, pair in enumerate(chosen)}
     kills.sort(key=lambda kill: place[kill.fault, kill.backend])
-    _report(kills, json_file, markdown_file)
+    own = {fault.name for fault in FURTHER}
+    planted = [kill for kill in kills if kill.fault not in own]
+    _report(planted, json_file, markdown_file)
+    if diagnosis:
+        write(console, [Text(""), *diagnosis_lines("planted faults", planted)])
+        apart = [kill for kill in kills if kill.fault in own]
+        if apart:
+            words = "further defects, written without knowledge of the hypotheses"
+            write(console, [Text(""), *diagnosis_lines(words, apart)])
     if keep_in is not None:
         for kill in kills:
             if kill.status == "killed":

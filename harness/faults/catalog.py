@@ -35,6 +35,7 @@ from treeproof.faults import (
     writes,
 )
 from treeproof.faults.fault import Fault
+from treeproof.faults.further import FURTHER
 
 RECORDS = tuple(f"B{number:03}" for number in range(1, 93))
 """The log of real faults: 92 records out of public issue trackers."""
@@ -91,7 +92,10 @@ def named(names: tuple[str, ...]) -> tuple[Fault, ...]:
 
 
 def exactly(name: str) -> Fault:
-    """The fault of this very name. Raises UnknownFault."""
+    """The fault of this very name, a further one too. Raises UnknownFault."""
+    for fault in FURTHER:
+        if fault.name == name:
+            return fault
     found = [fault for fault in named((name,)) if fault.name == name]
     if not found:
         members = ", ".join(fault.name for fault in named((name,)))

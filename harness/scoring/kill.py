@@ -11,7 +11,11 @@ import msgspec
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, PROBES, Failure
-from treeproof.contract.registry import load
+from treeproof.contract.registry import Backend, load
+from treeproof.diagnosis.diagnose import UNKNOWN
+from treeproof.engine.check import CheckOptions
+from treeproof.engine.explain import HANGS
+from treeproof.engine.look import look
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
 from treeproof.generate.units import draw, units
@@ -32,12 +36,32 @@ def drawn_cases() -> tuple[VerifyCase, ...]:
     return tuple({case.id: case for case in cases}.values())
 
 
-def kill(pair: Pair, *, reduced: bool = True, probes: frozenset[str] = frozenset(PROBES)) -> Kill:
-    """Plant the fault into the backend and look for it, by these probes."""
+def kill(
+    pair: Pair,
+    *,
+    reduced: bool = True,
+    diagnosed: bool = False,
+    probes: frozenset[str] = frozenset(PROBES),
+) -> Kill:
+    """Plant the fault into the backend and look for it, by these probes; perhaps for its cause."""
     planted = pair.fault.into(load(pair.backend))
     able = (c for c in drawn_cases() if planted.capabilities.refusal(c, "cpu") is None)
     with asking(pair, probes) as ask:
-        return search(pair, ask, able, reduced=reduced)
+        found = search(pair, ask, able, reduced=reduced)
+    return _diagnosed(pair, found, planted) if diagnosed and found.case is not None else found
+
+
+def _diagnosed(pair: Pair, found: Kill, planted: Backend) -> Kill:
+    """The cause, as a run would name it on the smallest case."""
+    assert found.case is not None
+    cause, candidates, seconds = HANGS, (HANGS,), 0.0
+    if not pair.fault.fatal:
+        seen = look(found.case, planted, CheckOptions())
+        cause, candidates = (seen.cause, seen.candidates) if seen else (UNKNOWN, ())
+        seconds = seen.seconds if seen else 0.0
+    return msgspec.structs.replace(
+        found, cause=cause, candidates=candidates, diagnosis_seconds=seconds
+    )
 
 
 def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) -> Kill:
@@ -48,6 +72,7 @@ def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) 
         backend=pair.backend,
         identity=fault.identity,
         evidence=fault.evidence,
+        true_cause=fault.cause,
         status="survived",
         known=Size.of(fault.smallest),
     )

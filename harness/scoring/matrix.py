@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -24,6 +25,7 @@ def kill_all(
     workers: int,
     *,
     reduced: bool = True,
+    diagnosed: bool = False,
     probes: frozenset[str] = frozenset(PROBES),
     on_kill: Callable[[Kill], None] = lambda found: None,
 ) -> list[Kill]:
@@ -33,6 +35,7 @@ def kill_all(
     InternalError where treeproof itself fails, or a fault kills a process without being called fatal.
     """
     found: dict[int, Kill] = {}
+    how: dict[str, Any] = {"reduced": reduced, "diagnosed": diagnosed, "probes": probes}
     harmless = [i for i, pair in enumerate(pairs) if not pair.fault.fatal]
     with ProcessPool(
         max(1, workers),
@@ -43,7 +46,7 @@ def kill_all(
         futures = {
             i: pool.schedule(
                 _kill_named,
-                args=(pairs[i].fault.name, pairs[i].backend, reduced, probes),
+                args=(pairs[i].fault.name, pairs[i].backend, how),
                 timeout=PAIR_SECONDS,
             )
             for i in harmless
@@ -57,10 +60,10 @@ def kill_all(
             on_kill(found[i])
     for i, pair in enumerate(pairs):
         if pair.fault.fatal:
-            found[i] = kill(pair, reduced=reduced, probes=probes)
+            found[i] = kill(pair, **how)
             on_kill(found[i])
     return [found[i] for i in range(len(pairs))]
 
 
-def _kill_named(fault: str, backend: str, reduced: bool, probes: frozenset[str]) -> Kill:
-    return kill(Pair(exactly(fault), backend), reduced=reduced, probes=probes)
+def _kill_named(fault: str, backend: str, how: dict[str, Any]) -> Kill:
+    return kill(Pair(exactly(fault), backend), **how)

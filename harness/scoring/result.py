@@ -59,6 +59,13 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     message: str = ""
     """Of the failure that the named check reports, on the smallest case found."""
+    cause: str = ""
+    """What the diagnosis says on the smallest case; empty where none was asked for."""
+    candidates: tuple[str, ...] = ()
+    """All causes that explain it."""
+    true_cause: str = ""
+    """What was planted."""
+    diagnosis_seconds: float = 0.0
     known: Size
     """The smallest case known."""
     reduced: Size | None = None
@@ -67,6 +74,11 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     minimal: bool = False
     case: VerifyCase | None = None
     """The smallest case found; the one that was drawn where it was not reduced."""
+
+    @property
+    def told(self) -> bool:
+        """Whether the diagnosis named what was planted."""
+        return self.cause == self.true_cause
 
     @property
     def as_small_as_known(self) -> bool:
