@@ -90,7 +90,8 @@ def target_only(
     """
 
     def walk(coins: Coins) -> Tokens:
-        node, emitted = 0, []
+        node = 0
+        emitted: list[int] = []
         while True:
             law, children = target[node], tree.children(node)
             reached = accumulate(law[tree.tokens[child]] for child in children)

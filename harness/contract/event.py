@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from treeproof.contract.failure import Cell, Failure, Recovered
+from treeproof.contract.failure import Cell, Failure, Identity, Recovered
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -93,7 +93,7 @@ class Tolerated(_Event, frozen=True, tag="tolerated"):
 
     case: str
     backend: str
-    identity: str
+    identity: Identity
     kind: str
     entry: int
     """Number of the entry; meta.json has all of it."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from treeproof.contract.capabilities import MaskName
 from treeproof.contract.failure import COLUMNS
-from treeproof.contract.known_failure import TREATMENTS, KnownFailure, Scope, Spans
+from treeproof.contract.known_failure import TREATMENTS, KnownFailure, Scope, Spans, Treatment
 from treeproof.contract.shape import DTYPES
 from treeproof.contract.typed import choices
 from treeproof.contract.wire import FileError, read_bytes
@@ -69,7 +69,9 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
         except ValueError as error:
             raise FileError(f"{where}: {field} is {table[field]!r}: {error}") from None
 
-    treatment = read("class", _one_of(TREATMENTS)) if "class" in table else "tolerated"
+    treatment: Treatment = "tolerated"
+    if "class" in table:
+        treatment = read("class", _one_of(TREATMENTS))
     if treatment == "quarantined":
         identity, kind = read("identity", _one_of(("contract",))), read("kind", _one_of(DEADLY))
     else:

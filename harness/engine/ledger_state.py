@@ -10,6 +10,7 @@ from typing import Literal
 
 from treeproof.contract.event import Checked, Covered, Event, Tolerated
 from treeproof.contract.known_failure import KnownFailure
+from treeproof.engine.failure_group import Key
 
 State = Literal["tolerated", "unexpected-pass", "quarantined", "expired", "not-reached"]
 
@@ -50,7 +51,7 @@ def entry_states(
     entries: Sequence[KnownFailure],
     events: Iterable[Event],
     today: date,
-    causes: Mapping[tuple[str, str, str], str],
+    causes: Mapping[Key, str],
 ) -> tuple[EntryState, ...]:
     """In the order of the ledger. `causes`: what each distinct failure (backend, identity, kind)
     was traced to; an entry with a cause is about no other."""
@@ -59,7 +60,8 @@ def entry_states(
     reached: Counter[int] = Counter()
     for event in events:
         if isinstance(event, Tolerated):
-            key, cause = (event.backend, event.identity, event.kind), wanted[event.entry]
+            key: Key = (event.backend, event.identity, event.kind)
+            cause = wanted[event.entry]
             failed[event.entry] += not cause or causes.get(key) == cause
         elif isinstance(event, Covered):
             reached[event.entry] += event.checks

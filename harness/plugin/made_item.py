@@ -180,7 +180,8 @@ class _Item:
         reason = f"quarantined: {entry.reason}"
         self.ledger.reached[entry.number] += 1
         self.reasons.add(reason)
-        cells = not_checked(self.settings.columns, reason)
+        columns = tuple(c for c in COLUMNS if c in self.settings.columns)
+        cells = not_checked(columns, reason)
         self.run.record(
             case_drawn(case, unit), Checked(case=case.id, backend=self.backend.name, cells=cells)
         )
