@@ -11,7 +11,7 @@ from pathlib import Path
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, PROBES
+from treeproof.contract.failure import COLUMNS
 from treeproof.contract.registry import load
 from treeproof.engine.beginning import load_backends
 from treeproof.engine.check import CheckOptions, check_case
@@ -23,25 +23,25 @@ from treeproof.engine.worker_pool import Done, WorkerPool
 from treeproof.scoring.pairs import Pair
 from treeproof.scoring.planted_file import planted_file
 
-Ask = Callable[[VerifyCase, frozenset[str]], Checked | None]
-"""Check a case in these columns; None where there is no verdict."""
+Ask = Callable[[VerifyCase, frozenset[str], frozenset[str]], Checked | None]
+"""Check a case in these columns by these probes; None where there is no verdict."""
 
 LAUNCH_SECONDS = 5.0
 """For fatal faults: a stage that takes longer counts as hung."""
 
 
 @contextmanager
-def asking(pair: Pair, probes: frozenset[str] = frozenset(PROBES)) -> Iterator[Ask]:
-    """Checks of the backend with the fault planted; `probes` are those that run.
+def asking(pair: Pair) -> Iterator[Ask]:
+    """Checks of the backend with the fault planted.
 
-    In a worker, which a fatal fault needs, all of them do.
+    In a worker, which a fatal fault needs, all probes run.
     """
     if pair.fault.fatal:
         with _in_workers(pair) as ask:
             yield ask
         return
     planted = pair.fault.into(load(pair.backend))
-    yield lambda case, columns: check_case(
+    yield lambda case, columns, probes: check_case(
         case, planted, CheckOptions(identities=columns, probes=probes)
     )
 
@@ -65,7 +65,9 @@ def _in_workers(pair: Pair) -> Iterator[Ask]:
                 abandoned=threading.Event(),
             )
 
-            def check(case: VerifyCase, identities: frozenset[str]) -> Checked | None:
+            def check(
+                case: VerifyCase, identities: frozenset[str], probes: frozenset[str]
+            ) -> Checked | None:
                 outcome = ask(case, identities)
                 if outcome is None:
                     return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from treeproof.contract.failure import COLUMNS
+from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.json_text import FileError
 from treeproof.contract.registry import load
 from treeproof.contract.wire import (
@@ -78,6 +78,6 @@ def replay(kept: Kept) -> Replayed:
     """The case on the backend with the fault, and without."""
     case, backend = kept.reproducer.case, kept.reproducer.backend
     with asking(Pair(kept.fault, backend)) as ask:
-        caught = catches(kept.fault, ask(case, frozenset(COLUMNS)))
+        caught = catches(kept.fault, ask(case, frozenset(COLUMNS), frozenset(PROBES)))
     sound = check_case(case, load(backend), CheckOptions())
     return Replayed(kept, caught is not None, tuple(f.message for f in sound.failures))

@@ -46,8 +46,8 @@ def kill(
     """Plant the fault into the backend and look for it, by these probes; perhaps for its cause."""
     planted = pair.fault.into(load(pair.backend))
     able = (c for c in drawn_cases() if planted.capabilities.refusal(c, "cpu") is None)
-    with asking(pair, probes) as ask:
-        found = search(pair, ask, able, reduced=reduced)
+    with asking(pair) as ask:
+        found = search(pair, ask, able, reduced=reduced, probes=probes)
     return _diagnosed(pair, found, planted) if diagnosed and found.case is not None else found
 
 
@@ -64,7 +64,14 @@ def _diagnosed(pair: Pair, found: Kill, planted: Backend) -> Kill:
     )
 
 
-def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) -> Kill:
+def search(
+    pair: Pair,
+    ask: Ask,
+    cases: Iterable[VerifyCase],
+    *,
+    reduced: bool,
+    probes: frozenset[str] = frozenset(PROBES),
+) -> Kill:
     """Ask about one case after another until the check that the fault names catches it."""
     fault = pair.fault
     result = Kill(
@@ -80,7 +87,7 @@ def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) 
     started, count = time.perf_counter(), 0
     for case in cases:
         count += 1
-        checked = ask(case, frozenset(COLUMNS))
+        checked = ask(case, frozenset(COLUMNS), probes)
         failures = checked.failures if checked else ()
         seen = {f"{failure.identity} ({failure.evidence})" for failure in failures}
         caught = catches(fault, checked)
@@ -109,26 +116,40 @@ def search(pair: Pair, ask: Ask, cases: Iterable[VerifyCase], *, reduced: bool) 
 
 def _reduced(fault: Fault, killed: Kill, case: VerifyCase, ask: Ask) -> Kill:
     started = time.perf_counter()
-    # Judged in its own column, which is faster, unless it shows only beside others.
-    alone = frozenset({fault.identity})
-    columns = frozenset(COLUMNS) if catches(fault, ask(case, alone)) is None else alone
-    reduction = reduce(case, lambda smaller: catches(fault, ask(smaller, columns)) is not None)
-    last = catches(fault, ask(reduction.case, columns))
+    # Judged in its own column and by that probe alone, which is faster, unless it shows only beside
+    # others. By the same probe always: another may look at data of its own, whatever the case.
+    everything = frozenset(COLUMNS), frozenset(PROBES)
+    alone = frozenset({fault.identity}), frozenset({killed.probe} & set(PROBES))
+    seen = _by_probe(fault, ask(case, *alone), killed.probe)
+    how = everything if seen is None else alone
+
+    def look_at(smaller: VerifyCase) -> Failure | None:
+        return _by_probe(fault, ask(smaller, *how), killed.probe)
+
+    reduction = reduce(case, lambda smaller: look_at(smaller) is not None)
+    last = look_at(reduction.case)
     return msgspec.structs.replace(
         killed,
         reduced=Size.of(reduction.case),
         evaluations=reduction.evaluations,
         reduction_seconds=time.perf_counter() - started,
         minimal=reduction.complete,
-        probe=last.probe if last else killed.probe,
         kind=last.kind if last else killed.kind,
         message=last.message if last else killed.message,
         case=reduction.case,
     )
 
 
+def _by_probe(fault: Fault, checked: Checked | None, probe: str) -> Failure | None:
+    failures = checked.failures if checked else ()
+    return next((f for f in failures if _is(fault, f) and f.probe == probe), None)
+
+
 def catches(fault: Fault, checked: Checked | None) -> Failure | None:
     """The first failure of the check that the fault names."""
-    wanted = (fault.identity, fault.evidence)
     failures = checked.failures if checked else ()
-    return next((f for f in failures if (f.identity, f.evidence) == wanted), None)
+    return next((f for f in failures if _is(fault, f)), None)
+
+
+def _is(fault: Fault, failure: Failure) -> bool:
+    return (failure.identity, failure.evidence) == (fault.identity, fault.evidence)
