@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import DTYPES
 from treeproof.contract.registry import STAGES, Backend, BackendError, BackendUnavailable
+from treeproof.contract.shape import KV_DTYPES
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ def in_words(can: Capabilities) -> str:
         *_no("full visibility", can.full),
         *_no("grouped query heads", can.gqa),
         *_no("rotary embedding", can.rotary),
+        *_no("softcap", can.softcap),
+        *_no("sinks", can.sinks),
+        *_no("ALiBi", can.alibi),
+        *_no("score scale of its own", can.custom_scale),
+        *_caches(can.kv_dtypes),
         *_no("ragged batches", can.ragged),
         *_no("padded rows", can.pad_rows),
         *_no("empty prefixes", can.empty_prefix),
@@ -83,6 +89,15 @@ def in_words(can: Capabilities) -> str:
 
 def _no(thing: str, able: bool) -> list[str]:
     return [] if able else [f"no {thing}"]
+
+
+def _caches(kinds: Set[str | None]) -> list[str]:
+    if set(kinds) == {None, *KV_DTYPES}:
+        return []
+    if set(kinds) == {None}:
+        return ["no quantised cache"]
+    plain = ["the dtype of the case"] if None in kinds else []
+    return [f"caches in {' '.join([*plain, *sorted(kind for kind in kinds if kind)])}"]
 
 
 def _numbers(values: Iterable[int]) -> str:

@@ -21,7 +21,14 @@ def backend(name: str) -> Backend:
 
 
 def test_no_limit_and_every_limit_in_words() -> None:
-    assert in_words(Capabilities()) == "every case, on cpu and cuda"
+    everything = {"softcap": True, "sinks": True, "alibi": True}
+    caches = frozenset({None, "int8", "float8_e4m3fn"})
+    assert in_words(Capabilities(kv_dtypes=caches, **everything)) == "every case, on cpu and cuda"
+    assert in_words(Capabilities(kv_dtypes=frozenset({None, "int8"}), **everything)) == (
+        "caches in the dtype of the case int8, on cpu and cuda"
+    )
+    said_nothing = "no softcap, no sinks, no ALiBi, no quantised cache, on cpu and cuda"
+    assert in_words(Capabilities()) == said_nothing
     limited = Capabilities(
         max_topk=1,
         max_rows=64,
@@ -33,6 +40,8 @@ def test_no_limit_and_every_limit_in_words() -> None:
         windows=False,
         gqa=False,
         rotary=False,
+        custom_scale=False,
+        kv_dtypes=frozenset({"int8"}),
         dtypes=frozenset({"float32"}),
         devices=frozenset({"cpu"}),
         head_dims=frozenset({64, 128}),
@@ -40,8 +49,8 @@ def test_no_limit_and_every_limit_in_words() -> None:
         mask_modes=frozenset({"FULL_MASK"}),
     )
     assert in_words(limited) == (
-        "no sliding windows, no grouped query heads, no rotary embedding, no ragged batches, "
-        "no padded rows, no empty prefixes, one tree a batch, breadth-first rows, "
+        "no sliding windows, no grouped query heads, no rotary embedding, no softcap, no sinks, "
+        "no ALiBi, no score scale of its own, caches in int8, no ragged batches, no padded rows, no empty prefixes, one tree a batch, breadth-first rows, "
         "at most 64 rows, at most 1 children of a node, head dims 64 128, page sizes 1 16, "
         "masks FULL_MASK, only float32, on cpu"
     )
@@ -61,7 +70,8 @@ def test_what_cannot_be_loaded_is_said_and_hinders_no_other() -> None:
     assert backend_lines(entries(known, load)) == [
         "good  (m.good)",
         "  stages  build attend",
-        "  takes   no sliding windows, at most 64 rows, on cpu and cuda",
+        "  takes   no sliding windows, no softcap, no sinks, no ALiBi, no quantised cache, at most 64",
+        "          rows, on cpu and cuda",
         "",
         "missing",
         "  unavailable: package sglang is not installed; pip install sglang",
