@@ -7,6 +7,7 @@ from torch import Tensor
 
 from treeproof.diagnosis.evidence import Attended, Commit, Group, Observation, TableReads
 from treeproof.diagnosis.ground import Seen
+from treeproof.diagnosis.merging import same_merge
 from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
 from treeproof.diagnosis.world import World
 
@@ -18,8 +19,11 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
     """Whether all that was seen in this group is what `world` predicts."""
     found = seen.found[group]
     if group == "attend":
-        # Counts first: outputs take far longer, and are seldom reached.
-        return _same_reads(found, world) and _same_numbers(found, world, seen)
+        return _same_attended(found, world, seen)
+    if group == "again":
+        return all(_same_attended(one.attended, world.after(one.earlier), seen) for one in found)
+    if group == "merge":
+        return same_merge(found, world.predict(group, seen), seen)
     if group == "tables":
         return all(_same_table(table, world) for table in found)
     if group == "commit":
@@ -29,6 +33,11 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
             for turn, (a, b) in enumerate(zip(found, predicted, strict=True))
         )
     return bool(found == world.predict(group, seen))
+
+
+def _same_attended(found: Attended, world: World, seen: Observation) -> bool:
+    # Counts first: outputs take far longer, and are seldom reached.
+    return _same_reads(found, world) and _same_numbers(found, world, seen)
 
 
 def _same_reads(found: Attended, world: World) -> bool:

@@ -16,6 +16,7 @@ from treeproof.diagnosis.pages import PAGES
 from treeproof.diagnosis.position import POSITION
 from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
 from treeproof.diagnosis.slots import SLOTS
+from treeproof.diagnosis.stale import STALE
 from treeproof.diagnosis.visibility import VISIBILITY
 from treeproof.diagnosis.window import WINDOW
 
@@ -34,5 +35,6 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *CANDIDATE,
     *NUMBERS,
     *LAYER,
+    *STALE,
     *CONTRACT,
 )

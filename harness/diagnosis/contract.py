@@ -29,6 +29,19 @@ def _breaking(kinds: tuple[str, ...], details: tuple[str, ...] = ("",)) -> State
     return states
 
 
+_OTHER_COUNTS = (
+    "changes-with-row-count", "changes-with-siblings", "changes-with-branch", "changes-with-padding",
+)  # fmt: skip
+"""Relations that compare launches of different numbers of rows."""
+
+
+def _row_counts(right: World) -> Iterator[tuple[str, World]]:
+    for count in range(1, len(_OTHER_COUNTS) + 1):
+        for kinds in combinations(_OTHER_COUNTS, count):
+            contract = frozenset((kind, "attend", "") for kind in kinds)
+            yield " and ".join(kinds), replace(right, contract=contract)
+
+
 def _hypothesis(
     name: str, says: str, kinds: tuple[str, ...], details: tuple[str, ...] = ("",)
 ) -> Hypothesis:
@@ -51,7 +64,20 @@ CONTRACT: tuple[Hypothesis, ...] = (
     _hypothesis("mutates-input", "a stage changes what it was given to read", ("mutates-input",)),
     _hypothesis("unwritten-output", "a part of the output is never written", ("not-finite",)),
     _hypothesis(
-        "nondeterministic", "the same launch gives other bits each time", ("nondeterministic",)
+        "nondeterministic",
+        "the same launch gives other bits each time",
+        ("nondeterministic", "not-repeatable", "changes-with-stream"),
+    ),
+    _hypothesis(
+        "depends-on-tail",
+        "what lies past the end of a table or buffer is read",
+        ("depends-on-tail",),
+    ),
+    Hypothesis(
+        "rows-change-numbers",
+        "a row's numbers depend on how many rows come with it",
+        frozenset({"contract"}),
+        _row_counts,
     ),
     _hypothesis(
         "undeclared-input",

@@ -17,8 +17,8 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import VerifyCase
 
 Group = Literal[
-    "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "accept", "commit",
-    "contract",
+    "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "merge", "accept",
+    "commit", "again", "contract",
 ]  # fmt: skip
 """Evidence that stands or falls together: a stage's answer, or one field of a build."""
 
@@ -76,6 +76,22 @@ class Attended:
 
 
 @dataclass(frozen=True)
+class Again:
+    """What attend showed on an object that had built and attended another case before."""
+
+    earlier: VerifyCase
+    attended: Attended
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge of two partial results gave: `out` (rows, Hq, Dv), natural `lse` (rows, Hq)."""
+
+    out: Tensor
+    lse: Tensor
+
+
+@dataclass(frozen=True)
 class Walk:
     """One request's part of an accept: local rows (-1 a hole), accept_len, tokens up to it."""
 
@@ -102,8 +118,9 @@ class Observation:
     `found[group]` is the evidence, absent where the backend gave none: `tokens` (real rows),
     `positions` and `slots` (all rows; -1 for any pad slot on padding) and `lengths` (B,) are tuples
     of int; `links` maps field names to (B, Nmax) tuples; `tables` is a tuple of TableReads; `attend`
-    an Attended; `accept` a tuple of tuples of Walk and `commit` a tuple of Commit, one a round;
-    `contract` a frozenset of (kind, stage, detail). Stages after `build` were given what a right build
+    an Attended; `merge` a Merged of what `properties.merging.parts` gives; `accept` a tuple of tuples
+    of Walk and `commit` a tuple of Commit, one a round; `again` a tuple of Again; `contract` a
+    frozenset of (kind, stage, detail). Stages after `build` were given what a right build
     would have given them, so each group shows what its own stage does.
     """
 

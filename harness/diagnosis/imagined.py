@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,17 @@ from typing import Any
 import numpy as np
 
 from treeproof.contract.case import VerifyCase
-from treeproof.diagnosis.evidence import Attended, Group, KernelReads, Observation, TableReads
+from treeproof.diagnosis.evidence import (
+    Again,
+    Attended,
+    Group,
+    KernelReads,
+    Observation,
+    TableReads,
+)
 from treeproof.diagnosis.ground import Ground
 from treeproof.diagnosis.world import World
+from treeproof.generate.related import larger, twin
 
 
 def imagined(like: Observation, group: Group, world: World) -> Observation:
@@ -32,6 +41,13 @@ def unseen(case: VerifyCase, like: Observation, groups: Sequence[Group]) -> Obse
                 for b in range(len(case.requests))
             )
             found[group] = Attended(reads, frozenset(), None, None, None)
+        elif group == "again":
+            about = unseen(case, like, ("attend",)).found["attend"]
+            found[group] = tuple(
+                Again(earlier, about)
+                for ways in (larger(case), twin(case))
+                for earlier in itertools.islice(ways, 1)
+            )
         elif group == "tables":
             forms = dict.fromkeys(
                 (table.form, table.window_free, table.closed) for table in like.found[group]

@@ -13,16 +13,13 @@ from treeproof.contract.shape import AttentionShape
 from treeproof.diagnosis.ground import Key, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.law import Law, Score, Sum, Weigh, dot, exact, is_own, softmax
+from treeproof.diagnosis.merging import Merge, softmerge
 from treeproof.diagnosis.world import World
 from treeproof.properties.scene import TORCH_DTYPE
 
 
 def _law(right: World, score: Score = dot, weigh: Weigh = softmax, plain: bool = True) -> World:
     return replace(right, law=Law(score=score, weigh=weigh, plain=plain))
-
-
-Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""Natural log-sum-exps of prefix and tree (Hq,) to the weight of each and the one returned."""
 
 
 def _in_parts(merge: Merge) -> Weigh:
@@ -40,28 +37,29 @@ def _in_parts(merge: Merge) -> Weigh:
     return weigh
 
 
-def _softmerge(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    lse = torch.logaddexp(a, b)
-    return (a - lse).exp(), (b - lse).exp(), lse
+def _merging(right: World, merge: Merge) -> World:
+    """Attention in two parts, and the merge stage, both by `merge`."""
+    return replace(right, law=Law(weigh=_in_parts(merge), plain=False), merge=merge)
 
 
 @hypothesis(
     "base-2-lse",
     "partial results are merged by base-2 log-sum-exps that are read as natural ones",
     "attend",
+    "merge",
 )
 def base_2_lse(right: World) -> Iterator[tuple[str, World]]:
     log2 = 1 / math.log(2)
     choices: dict[str, Merge] = {
-        "": lambda a, b: _softmerge(a * log2, b * log2),
-        "the prefix's": lambda a, b: _softmerge(a * log2, b),
-        "the tree's": lambda a, b: _softmerge(a, b * log2),
-        "natural ones read as base 2": lambda a, b: _softmerge(a / log2, b / log2),
-        "the prefix's natural one read as base 2": lambda a, b: _softmerge(a / log2, b),
-        "the tree's natural one read as base 2": lambda a, b: _softmerge(a, b / log2),
+        "": lambda a, b: softmerge(a * log2, b * log2),
+        "the prefix's": lambda a, b: softmerge(a * log2, b),
+        "the tree's": lambda a, b: softmerge(a, b * log2),
+        "natural ones read as base 2": lambda a, b: softmerge(a / log2, b / log2),
+        "the prefix's natural one read as base 2": lambda a, b: softmerge(a / log2, b),
+        "the tree's natural one read as base 2": lambda a, b: softmerge(a, b / log2),
     }
     for detail, merge in choices.items():
-        yield detail, _law(right, weigh=_in_parts(merge), plain=False)
+        yield detail, _merging(right, merge)
 
         def true_lse(a: Tensor, b: Tensor, merge: Merge = merge) -> tuple[Tensor, Tensor, Tensor]:
             of_a, of_b, _ = merge(a, b)
@@ -69,7 +67,7 @@ def base_2_lse(right: World) -> Iterator[tuple[str, World]]:
 
         yield (
             f"{detail}{', ' * bool(detail)}the returned one right",
-            _law(right, weigh=_in_parts(true_lse), plain=False),
+            _merging(right, true_lse),
         )
 
         def back(a: Tensor, b: Tensor, merge: Merge = merge) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,11 +76,13 @@ def base_2_lse(right: World) -> Iterator[tuple[str, World]]:
 
         yield (
             f"{detail}{', ' * bool(detail)}the returned one turned back",
-            _law(right, weigh=_in_parts(back), plain=False),
+            _merging(right, back),
         )
 
 
-@hypothesis("lse-base-2-returned", "the log-sum-exp that is returned is in base 2", "attend")
+@hypothesis(
+    "lse-base-2-returned", "the log-sum-exp that is returned is in base 2", "attend", "merge"
+)
 def lse_base_2_returned(right: World) -> Iterator[tuple[str, World]]:
     for detail, factor in (("", 1 / math.log(2)), ("divided twice", math.log(2))):
 
@@ -92,10 +92,16 @@ def lse_base_2_returned(right: World) -> Iterator[tuple[str, World]]:
             weights, lse = softmax(logits, keys, row)
             return weights, lse * factor
 
-        yield detail, _law(right, weigh=weigh)
+        def merge(a: Tensor, b: Tensor, factor: float = factor) -> tuple[Tensor, Tensor, Tensor]:
+            of_a, of_b, lse = softmerge(a, b)
+            return of_a, of_b, lse * factor
+
+        yield detail, replace(_law(right, weigh=weigh), merge=merge)
 
 
-@hypothesis("merge-unweighted", "partial results are averaged without their log-sum-exps", "attend")
+@hypothesis(
+    "merge-unweighted", "partial results are averaged without their log-sum-exps", "attend", "merge"
+)
 def merge_unweighted(right: World) -> Iterator[tuple[str, World]]:
     def halves(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """An empty part does not count."""
@@ -124,14 +130,16 @@ def merge_unweighted(right: World) -> Iterator[tuple[str, World]]:
         ) -> tuple[Tensor, Tensor, Tensor]:
             return torch.ones_like(a), torch.ones_like(b), lse(a, b)
 
-        yield detail, _law(right, weigh=_in_parts(averaged), plain=False)
+        yield detail, _merging(right, averaged)
         yield (
             f"added up{', ' * bool(detail)}{detail}",
-            _law(right, weigh=_in_parts(added), plain=False),
+            _merging(right, added),
         )
 
 
-@hypothesis("empty-part-counted", "a partial result over no key takes part in the merge", "attend")
+@hypothesis(
+    "empty-part-counted", "a partial result over no key takes part in the merge", "attend", "merge"
+)
 def empty_part_counted(right: World) -> Iterator[tuple[str, World]]:
     """Its log-sum-exp is not -inf but a number, so that the other part loses weight."""
 
@@ -139,22 +147,49 @@ def empty_part_counted(right: World) -> Iterator[tuple[str, World]]:
         def merge(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             a = torch.where(a.isinf(), value, a)
             b = torch.where(b.isinf(), value, b)
-            return _softmerge(a, b)
+            return softmerge(a, b)
 
         return merge
 
     for value in (0.0, 1.0, math.log(2)):
         yield (
             f"with a log-sum-exp of {value:.3g}",
-            _law(right, weigh=_in_parts(counted(value)), plain=False),
+            _merging(right, counted(value)),
         )
 
     def halved(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        of_a, of_b, lse = _softmerge(a, b)
+        of_a, of_b, lse = softmerge(a, b)
         part = torch.where(a.isinf() | b.isinf(), 0.5, 1.0)
         return of_a * part, of_b * part, lse
 
-    yield "at half the weight", _law(right, weigh=_in_parts(halved), plain=False)
+    yield "at half the weight", _merging(right, halved)
+
+
+@hypothesis("nan-empty-row", "where no key is left, the result is not a number", "merge")
+def nan_empty_row(right: World) -> Iterator[tuple[str, World]]:
+    """-inf less -inf."""
+
+    def both(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lse = torch.logaddexp(a, b)
+        return (a - lse).exp(), (b - lse).exp(), lse
+
+    def lse_too(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_a, of_b, lse = both(a, b)
+        return of_a, of_b, torch.where(lse == -torch.inf, torch.nan, lse)
+
+    def either(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_a, of_b, lse = both(a, b)
+        empty = (a == -torch.inf) | (b == -torch.inf)
+        return tuple(torch.where(empty, torch.nan, t) for t in (of_a, of_b, lse))  # type: ignore[return-value]
+
+    def either_keeps_lse(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_a, of_b, _ = either(a, b)
+        return of_a, of_b, torch.logaddexp(a, b)
+
+    yield "where both parts are empty", replace(right, merge=both)
+    yield "where both parts are empty, the log-sum-exp too", replace(right, merge=lse_too)
+    yield "where one part is empty", replace(right, merge=either)
+    yield "where one part is empty, the log-sum-exp right", replace(right, merge=either_keeps_lse)
 
 
 @hypothesis("scale-missing", "scores are not multiplied by the scale", "attend")
@@ -276,6 +311,7 @@ NUMBERS: tuple[Hypothesis, ...] = (
     lse_base_2_returned,
     merge_unweighted,
     empty_part_counted,
+    nan_empty_row,
     scale_missing,
     scale_twice,
     query_rounded,

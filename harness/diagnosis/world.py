@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -10,14 +10,27 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from treeproof.diagnosis.evidence import Commit, Counts, Group, Observation, TableReads, Walk
+from treeproof.contract.case import VerifyCase
+from treeproof.diagnosis.evidence import (
+    Attended,
+    Commit,
+    Counts,
+    Group,
+    Observation,
+    TableReads,
+    Walk,
+)
 from treeproof.diagnosis.ground import Ground, Seen
 from treeproof.diagnosis.law import SOFTMAX, Law
+from treeproof.diagnosis.merging import Merge, merged, softmerge
 from treeproof.diagnosis.rerun import attended
 
 Table: TypeAlias = tuple[tuple[int, ...], ...]
 Walks: TypeAlias = tuple[tuple[Walk, ...], ...]
 Contract: TypeAlias = frozenset[tuple[str, str, str]]
+
+
+Again: TypeAlias = "Callable[[World, VerifyCase], Seen] | None"
 
 
 @dataclass(frozen=True)
@@ -44,13 +57,23 @@ class World:
     heads: frozenset[int] | None = None
     others: Seen = ()
     contract: Contract = frozenset()
+    merge: Merge = softmerge
+    again: Again = None
+    """Keys of each real row after another case on the same object; None: as on a fresh one."""
 
     def predict(self, group: Group, like: Observation) -> Any:
         """The evidence of one group, about the same keys as `like` has."""
         if group == "attend":
-            return attended(self, like.found[group].reads, like.numerics, like.capabilities)
+            return self.predict_attend(like.found[group], like)
         if group == "tables":
             return tuple(self._table(table) for table in like.found[group])
+        if group == "again":
+            return tuple(
+                replace(one, attended=self.after(one.earlier).predict_attend(one.attended, like))
+                for one in like.found[group]
+            )
+        if group == "merge":
+            return merged(self.merge, like)
         if group == "links":
             return {name: self.links[name] for name in like.found[group]}
         if group == "accept":
@@ -58,6 +81,20 @@ class World:
         if group == "commit":
             return self.commits
         return getattr(self, group)
+
+    def predict_attend(self, about: Attended, like: Observation) -> Attended:
+        return attended(self, about.reads, like.numerics, like.capabilities)
+
+    def after(self, earlier: VerifyCase) -> World:
+        """The same on an object that had another case before; slots past this cache wrap around."""
+        if self.again is None:
+            return self
+        slots = self.ground.case.layout.num_slots
+        seen = tuple(
+            tuple(key._replace(k=key.k % slots, v=key.v % slots) for key in keys)
+            for keys in self.again(self, earlier)
+        )
+        return replace(self, seen=seen)
 
     def _table(self, table: TableReads) -> TableReads:
         seen = self.uncut if table.window_free else self.seen
@@ -84,6 +121,7 @@ _FIELDS: Mapping[Group, tuple[str, ...]] = {
     "attend": ("seen", "written", "law", "heads"),
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
+    "again": ("seen", "written", "law", "heads", "again"),
 }
 
 

@@ -8,27 +8,40 @@ from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Diagnosed
 from treeproof.diagnosis.diagnose import diagnose
+from treeproof.diagnosis.evidence import Observation
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.observe import observe
 
-_NOT_OBSERVED = frozenset({"nondeterministic", "reads-undeclared-input", "mutates-input"})
-"""Broken contracts that a check finds and an observation does not."""
+_NOT_OBSERVED = frozenset({
+    "nondeterministic", "not-repeatable", "changes-with-stream", "reads-undeclared-input",
+    "mutates-input", "depends-on-tail", "changes-with-row-count", "changes-with-siblings",
+    "changes-with-branch", "changes-with-padding",
+})  # fmt: skip
+"""Failures that a check finds and an observation does not."""
+
+_STALE = "stale"
+"""The probe that runs a backend after other cases on the same object."""
 
 
 def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> Diagnosed | None:
     """The cause of what fails on this case; None where no evidence of it is wrong."""
     start = time.perf_counter()
-    seen = observe(case, backend, options)
+    checked = check_case(case, backend, options)
+    stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)
+
+    def observed(further: VerifyCase) -> Observation | None:
+        return observe(further, backend, options, again=stale)
+
+    seen = observed(case)
     if seen is None:
         return None
-    checked = check_case(case, backend, options)
     seen = seen.with_contract(
         (failure.kind, failure.stage, "")
         for failure in checked.failures
-        if failure.identity == "contract" and failure.kind in _NOT_OBSERVED
+        if failure.kind in _NOT_OBSERVED
     )
-    found = diagnose(seen, lambda further: observe(further, backend, options))
+    found = diagnose(seen, observed)
     if found is None:
         return None
     return Diagnosed(

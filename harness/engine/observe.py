@@ -25,10 +25,12 @@ from treeproof.diagnosis.evidence import (
     KEPT,
     PADDED,
     STRANGE,
+    Again,
     Attended,
     Commit,
     Group,
     KernelReads,
+    Merged,
     Observation,
     TableReads,
     Walk,
@@ -38,14 +40,18 @@ from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.outputs import unwritten_shows
 from treeproof.engine.checks.prepared import prepare
+from treeproof.engine.checks.related import first_taken, staged
 from treeproof.engine.checks.stages import attend_call, build
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.engine.mend import mended
+from treeproof.generate.data import logical_data
+from treeproof.generate.related import larger, twin
 from treeproof.properties import contract
 from treeproof.properties.bound import natural
 from treeproof.properties.contract import same_rows
 from treeproof.properties.declared import declarations
+from treeproof.properties.merging import kept_dtype, parts
 from treeproof.properties.probes import random_data
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.launch import Launched, launch
@@ -61,15 +67,17 @@ _LINKS = (
 )  # fmt: skip
 
 
-def observe(case: VerifyCase, backend: Backend, options: CheckOptions) -> Observation | None:
+def observe(
+    case: VerifyCase, backend: Backend, options: CheckOptions, *, again: bool = False
+) -> Observation | None:
     """What `backend` does on `case`; None where the case is outside its capabilities, or the
-    backend cannot run here."""
+    backend cannot run here. `again`: and what it does after other cases on the same object."""
     if backend.capabilities.refusal(case, options.device) is not None:
         return None
     trial = Trial(backend, options, prepare(case, options.device, options.leaves))
     found: dict[Group, Any] = {}
     try:
-        _stages(trial, found)
+        _stages(trial, found, again=again)
     except BackendUnavailable:
         return None
     if options.in_flight is not None:
@@ -90,16 +98,19 @@ def _detail(failure: Failure) -> str:
     return "refusal" if text.partition(":")[0] in REFUSALS else "error"
 
 
-def _stages(trial: Trial, found: dict[Group, Any]) -> None:
+def _stages(trial: Trial, found: dict[Group, Any], *, again: bool) -> None:
     groups: list[Callable[[], None]] = []
     try:
         trial.instance = trial.call("plan", trial.backend.make)
         x = _build(trial, found)
         groups = [
             lambda: _attend(trial, x, found),
+            lambda: _merge(trial, found),
             lambda: _accept(trial, x, found),
             lambda: _commit(trial, x, found),
         ]
+        if again:
+            groups.append(lambda: _again(trial, found))
     except Violation as violation:
         trial.broke(violation)
     for group in groups:
@@ -187,14 +198,18 @@ def _tables(trial: Trial, tables: Any, mode: MaskMode | None, stage: str) -> lis
 def _attend(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
     if not trial.has("attend"):
         return
-    attend, scene = attend_call(trial, trial.instance, x), trial.scene
+    found["attend"] = _launched(trial, trial.instance, x)
+
+
+def _launched(trial: Trial, instance: Any, x: VerifyInput) -> Attended:
+    attend, scene = attend_call(trial, instance, x), trial.scene
     seen = garble(x, trial.backend.consumes, trial.case.seed)
     with unwritten_shows():
         laid = random_data.contents(scene, x, trial.prepared.data, random_data.QUIET)
         done = launch(attend, scene, seen, laid, "random")
     complete = sum(r.prefix_len for r in scene.case.requests) <= _ALL_KEYS
     measured = measure(attend, scene, seen, complete=complete)
-    found["attend"] = _attended(scene, done, measured, trial.backend.capabilities)
+    return _attended(scene, done, measured, trial.backend.capabilities)
 
 
 def _attended(
@@ -243,6 +258,39 @@ def _rows_by_bits(rows: Tensor) -> dict[bytes, int]:
 
 def _bits(t: Tensor) -> bytes:
     return t.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+
+
+def _merge(trial: Trial, found: dict[Group, Any]) -> None:
+    if not trial.has("merge"):
+        return
+    backend = trial.backend
+    given = parts(trial.case, backend.numerics, backend.capabilities, trial.options.device)
+    merge = trial.instance.merge
+    result = trial.call("merge", merge, given.out_a, given.lse_a, given.out_b, given.lse_b)
+    kept = {kept_dtype(trial.case, backend.numerics), trial.case.shape.dtype}
+    out, lse = contract.valid_merged(result, given.out_a, kept)
+    found["merge"] = Merged(out.double().cpu(), natural(lse, backend.capabilities).cpu())
+
+
+def _again(trial: Trial, found: dict[Group, Any]) -> None:
+    """After a larger batch, and after one of the same sizes, each on an object of its own."""
+    if not trial.has("attend"):
+        return
+    seen = []
+    for ways in (larger(trial.case), twin(trial.case)):
+        earlier = first_taken(trial, ways)
+        if earlier is None:
+            continue
+        instance = trial.call("plan", trial.backend.make)
+        scene, made = staged(earlier, trial.options.device)
+        x = build(trial, instance, scene, made).x
+        garbled = garble(x, trial.backend.consumes, earlier.seed)
+        laid = random_data.contents(scene, x, logical_data(earlier), random_data.QUIET)
+        launch(attend_call(trial, instance, x), scene, garbled, laid, "earlier")
+        now = build(trial, instance, trial.scene, trial.prepared.candidates).x
+        seen.append(Again(earlier, _launched(trial, instance, now)))
+    if seen:
+        found["again"] = tuple(seen)
 
 
 # --- rounds --------------------------------------------------------------------------------------
