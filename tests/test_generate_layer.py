@@ -7,6 +7,7 @@ from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCas
 from treeproof.contract.tree import CandidateTree
 from treeproof.generate.data import logical_data
 from treeproof.generate.layer import alibi_slopes, layer_parameters, neutral
+from treeproof.oracles.stored import stored
 from treeproof.properties.probes.quantised import codes, decoded
 
 
@@ -86,6 +87,18 @@ def test_what_no_code_can_say_is_the_last_code_or_zero():
     found = codes(numbers, scale, torch.float8_e4m3fn).float().flatten()
     assert found[:2].tolist() == [448, -448]
     assert found[2].isnan()
+
+
+def test_a_number_next_to_half_way_goes_to_the_nearer_code():
+    """Half way between 1 and 1.125 is 1.0625; in float32 the three numbers are the same."""
+    half = 1.0625
+    numbers = torch.tensor([[[half - 1e-10, half, half + 1e-10]]], dtype=torch.float64)
+    assert len(set(numbers.float().flatten().tolist())) == 1
+    for sign in (1, -1):
+        found = codes(sign * numbers, torch.ones(1), torch.float8_e4m3fn).float().flatten()
+        assert (sign * found).tolist() == [1.0, 1.0, 1.125]
+    exact = stored(numbers[0], torch.ones(1), "float8_e4m3fn")
+    assert exact.flatten().tolist() == [1.0, 1.0, 1.125]
 
 
 def test_neutral_parameters_change_nothing():

@@ -15,7 +15,19 @@ def codes(numbers: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """
     exact = numbers.double() / scale.double()[:, None]
     exact = exact.clamp(-_LARGEST[dtype], _LARGEST[dtype])
-    return exact.nan_to_num(0.0).round().to(dtype) if dtype == torch.int8 else exact.to(dtype)
+    if dtype == torch.int8:
+        return exact.nan_to_num(0.0).round().to(dtype)
+    return _sticky(exact).to(dtype)
+
+
+def _sticky(exact: Tensor) -> Tensor:
+    """float32 cut off, its last bit set where anything was cut: rounded once more, it is as if `exact`
+    had been. torch converts by way of float32, which would round a little above half way to half way.
+    """
+    near = exact.float()
+    away = near.double().abs() > exact.abs()
+    cut = torch.where(away, torch.nextafter(near, torch.zeros_like(near)), near)
+    return torch.where(cut.double() == exact, cut, (cut.view(torch.int32) | 1).view(torch.float32))
 
 
 def decoded(held: Tensor, scale: Tensor) -> Tensor:
