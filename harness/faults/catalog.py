@@ -12,6 +12,7 @@ from treeproof.faults import (
     commits,
     degenerate,
     edges,
+    engines,
     evicted,
     frontiers,
     heads,
@@ -68,6 +69,7 @@ FAULTS: tuple[Fault, ...] = (
     *state.FAULTS,
     *optimism.FAULTS,
     *edges.FAULTS,
+    *engines.FAULTS,
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from treeproof.contract.registry import load
 from treeproof.faults.fault import Fault
 
-SUBJECTS = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
+SUBJECTS = ("direct-mask", "cascade", "page-table", "swa-window", "topology", "tiny-engine")
 """Our own backends, which are right: whatever is wrong with them was planted."""
 
 
