@@ -433,7 +433,17 @@ BROKEN = {
     ],
     # windows
     "window-dropped": [(window_cut(lambda self, x, b, row, i, v, c: True), WINDOW)],
-    "window-by-row": [(broken(query_index=lambda self, x, b, row: P(x, b) + row), WINDOW)],
+    "window-by-row": [
+        (broken(query_index=lambda self, x, b, row: P(x, b) + row), WINDOW),
+        (
+            window_cut(
+                lambda self, x, b, row, i, v, c: (
+                    P(x, b) + row - x.shape.window < i or v == self.own_slot(x, b, row)
+                )
+            ),
+            WINDOW,
+        ),
+    ],
     "window-off-by-one": [
         (window_cut(lambda self, x, b, row, i, v, c: at(x, b, row) - x.shape.window <= i), WINDOW),
         (window_cut(lambda self, x, b, row, i, v, c: at(x, b, row) - x.shape.window + 1 < i), WINDOW),

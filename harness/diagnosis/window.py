@@ -49,6 +49,13 @@ def window_by_row(right: World) -> Iterator[tuple[str, World]]:
         cutting(right, lambda row, keys: [k for k in keys if row.prefix + row.row - window < k.at]),
     )
 
+    def at_least_itself(row: Row, keys: tuple[Key, ...]) -> list[Key]:
+        """A list is cut at its last key at the latest."""
+        own = ground.own(row.b, row.row)
+        return [k for k in keys if k == own or row.prefix + row.row - window < k.at]
+
+    yield "its own key kept", cutting(right, at_least_itself)
+
     def columns(row: Row, keys: tuple[Key, ...]) -> list[Key]:
         """Keys of the tree count by their row as well."""
         place = {slot: c for c, slot in enumerate(ground.scene.ledger.columns[row.b])}
