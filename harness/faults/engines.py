@@ -170,7 +170,7 @@ FAULTS = (
         "the first rows of neighbouring requests run into each other",
         "unknown",
         _around(_requests_mixed, "qo_indptr"),
-        case(request(prefix=1), request(prefix=1)),
+        case(request(), request(prefix=1)),
         "B090",
         identity="output",
     ),

@@ -103,7 +103,7 @@ _WRONG = (
     ),
     _Wrong(
         "boundary-optimistic", "all-levels", "the boundary moves by as many rows as levels",
-        "boundary-optimistic", _all_levels_accepted, _PAIR, ("B084",),
+        "boundary-optimistic", _all_levels_accepted, case(request()), ("B084",),
     ),
     _Wrong(
         "boundary-optimistic", "longest-of-batch", "every boundary moves as the farthest one does",
