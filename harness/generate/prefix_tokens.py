@@ -19,7 +19,8 @@ def prefix_tokens(case: VerifyCase, vocab_size: int | None) -> tuple[Tensor, ...
     """(P_b,) int64 of each request, below `vocab_size`; a shared prefix is request 0's everywhere."""
     import torch
 
-    limit, found = vocab_size or _ANY, []
+    limit = vocab_size or _ANY
+    found: list[Tensor] = []
     for b, request in enumerate(case.requests):
         tokens = torch.tensor(request.prefix_tokens, dtype=torch.int64)
         if not request.prefix_tokens:

@@ -127,7 +127,8 @@ def _repeat(trial: Trial, built: Built, quiet: Launched) -> None:
         trial.note(contract_failure("not-repeatable", "attend", message))
     elif trial.scene.device.type == "cuda":
         torch.cuda.synchronize(trial.scene.device)
-        with torch.cuda.stream(torch.cuda.Stream(trial.scene.device)):
+        own = torch.cuda.Stream(trial.scene.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(own):
             aside = quiet_launch(trial, attend, built.x, kept=False)
         torch.cuda.synchronize(trial.scene.device)
         if not same_launches(trial, quiet, aside):
