@@ -239,8 +239,9 @@ def a_shorter_prefix_follows(case: VerifyCase) -> bool:
     return any(a > b for a, b in pairwise(lengths))
 
 
-@fault(*(Size(requests=2, nodes=n, pad_rows=20 - n) for n in range(2, 21)))
+@fault(*(Size(requests=b, nodes=n, pad_rows=20 - n) for b in (2, 3, 4) for n in range(b, 21)))
 def twenty_rows_in_two_requests(case: VerifyCase) -> bool:
+    """In more than two where none of them has few enough rows to go."""
     return len(case.requests) >= 2 and case.num_rows >= 20
 
 

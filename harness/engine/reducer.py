@@ -24,6 +24,8 @@ from treeproof.engine.search import Search
 
 SMALL_CHUNK = 4
 """Nodes are dropped in chunks of half the tree, a quarter and so on down to this, then singly."""
+SHORTEST_BITS = 8
+"""Prefixes below this power of two are cheap enough as they are."""
 FEW_NODES = 32
 """So many nodes at most are hung on the root one by one: it makes a tree plainer, not smaller."""
 SIMPLER_LAYOUTS: tuple[dict[str, Any], ...] = (
@@ -66,8 +68,8 @@ def reduce(
     depends on nothing else.
     """
     search = Search(case, still_fails, limit)
-    search.attempt(_bare)
-    search.attempt(_plain)
+    if not search.attempt(_bare) and not _shortened(search):
+        search.attempt(_plain)
     minimal = False
     while not minimal and not search.exhausted:
         before = search.case
@@ -93,6 +95,29 @@ def _is_minimal(search: Search) -> bool:
 def _bare(case: VerifyCase) -> VerifyCase:
     """The same without any prefix, which makes most of what a case costs."""
     return _plain(simplify.each_request(case, simplify.without_prefix))
+
+
+def _shortened(search: Search) -> bool:
+    """Prefixes cut to what is left of them at a power of two, the shortest first: those that do not
+    fail cost little, while each try at a far prefix may take seconds."""
+    longest = max(request.prefix_len for request in search.case.requests)
+    for bits in range(SHORTEST_BITS, longest.bit_length(), 2):
+        for simplest in (_plain, _as_it_is):
+            cut = partial(_with_low_bits, bits=bits, simplest=simplest)
+            if search.attempt(cut):
+                return simplest is _plain
+    return False
+
+
+def _with_low_bits(case: VerifyCase, bits: int, simplest: Edit) -> VerifyCase:
+    def edit(request: Request) -> Request:
+        return simplify.with_prefix(request, request.prefix_len & ((1 << bits) - 1))
+
+    return simplest(simplify.each_request(case, edit))
+
+
+def _as_it_is(case: VerifyCase) -> VerifyCase:
+    return case
 
 
 def _plain(case: VerifyCase) -> VerifyCase:
