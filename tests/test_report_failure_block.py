@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.failure import Failure, Recovered
 from treeproof.contract.tree import CandidateTree
 from treeproof.reports.failure_block import MAX_LINES, Explained, failure_block
@@ -193,6 +193,20 @@ def test_a_likely_cause_is_said() -> None:
     caused = msgspec.structs.replace(SIBLING, cause="a causal mask in row order")
     lines = plain(explained(case_of((-1, 0, 0)), caused))
     assert "  likely cause: a causal mask in row order" in lines
+
+
+def test_a_diagnosis_is_said_as_a_sentence_in_place_of_the_bare_name() -> None:
+    found = Diagnosed(
+        backend="causal", identity="visibility", kind="reads-sibling", case="c", cause="causal-mask",
+        says="a row reads all rows up to its own", candidates=("causal-mask",),
+    )  # fmt: skip
+    caused = msgspec.structs.replace(SIBLING, cause="causal-mask")
+    lines = plain(replace(explained(case_of((-1, 0, 0)), caused), diagnosed=found))
+    assert "  likely cause: causal-mask: a row reads all rows up to its own" in lines
+    unknown = msgspec.structs.replace(found, cause="unknown", ruled_out=("no-mask",))
+    lines = plain(replace(explained(case_of((-1, 0, 0)), caused), diagnosed=unknown))
+    assert "  cause unknown: ruled out no-mask" in lines
+    assert not any("likely cause" in line for line in lines)
 
 
 def test_values_that_both_the_drawn_and_the_reduced_case_fail_at_vary_freely() -> None:

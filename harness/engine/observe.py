@@ -232,8 +232,9 @@ def _writes(scene: Scene, done: Launched) -> Writes:
     """Slots whose K or V changed, and the rows that they now hold."""
     k_rows, v_rows = _rows_by_bits(done.k_stored), _rows_by_bits(done.v_stored)
     padding = scene.padding.tolist()
-    k_kept = same_rows(done.k_cache, done.k_before)
-    v_kept = same_rows(done.v_cache, done.v_before)
+    k_cache, v_cache = done.k_cache.cpu(), done.v_cache.cpu()
+    k_kept = same_rows(k_cache, done.k_before.cpu())
+    v_kept = same_rows(v_cache, done.v_before.cpu())
 
     def holder(kept: Tensor, cache: Tensor, rows: dict[bytes, int], slot: int) -> int:
         if bool(kept[slot]):
@@ -244,8 +245,8 @@ def _writes(scene: Scene, done: Launched) -> Writes:
     changed = (~(k_kept & v_kept)).nonzero().flatten().tolist()
     return {
         slot: (
-            holder(k_kept, done.k_cache, k_rows, slot),
-            holder(v_kept, done.v_cache, v_rows, slot),
+            holder(k_kept, k_cache, k_rows, slot),
+            holder(v_kept, v_cache, v_rows, slot),
         )
         for slot in changed
         if slot != scene.case.layout.pad_slot
@@ -253,11 +254,12 @@ def _writes(scene: Scene, done: Launched) -> Writes:
 
 
 def _rows_by_bits(rows: Tensor) -> dict[bytes, int]:
-    return {_bits(row): flat for flat, row in enumerate(rows)}
+    return {_bits(row): flat for flat, row in enumerate(rows.cpu())}
 
 
 def _bits(t: Tensor) -> bytes:
-    return t.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+    """Of a tensor on the CPU."""
+    return t.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _merge(trial: Trial, found: dict[Group, Any]) -> None:
@@ -354,7 +356,7 @@ def _commit(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
         trial.unchanged("commit", accepted, given[1])
         done = contract.valid_committed(result, scene)
         k, v = (
-            np.array([names.get(_bits(row), STRANGE) for row in cache], dtype=np.int64)
+            np.array([names.get(_bits(row), STRANGE) for row in cache.cpu()], dtype=np.int64)
             for names, cache in zip(slot_of, after, strict=True)
         )
         rounds.append(Commit(k, v, tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist())))
