@@ -282,7 +282,7 @@ _WRONG = (
     _Wrong(
         "accept-index-over-read", "stride",
         "lines of accept_index are taken to be as wide as the tree", "over-read",
-        _stride_of_rows, case(request(FORK), request(FORK)), ("B067", *_COMPACTION),
+        _stride_of_rows, case(request(), request((-1, 0))), ("B067", *_COMPACTION),
     ),
     _Wrong(
         "commit-column-off-by-one", "up", "the path is moved to the columns after P",

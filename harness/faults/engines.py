@@ -143,7 +143,7 @@ FAULTS = (
         "a request runs on the prefix of the one before it",
         "neighbour-request",
         _around(_prefix_of_neighbour),
-        case(request(prefix=1), request(prefix=1)),
+        case(request(), request(prefix=1)),
         "B003",
     ),
     _fault(

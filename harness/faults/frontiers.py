@@ -12,7 +12,7 @@ from treeproof.contract.failure import Identity
 from treeproof.contract.inputs import Committed
 from treeproof.faults.fault import Fault
 from treeproof.faults.moves import Moves, commits, returning, tokens_at
-from treeproof.faults.smallest import FORK, case, request
+from treeproof.faults.smallest import case, request
 
 _PAIR = case(request((-1, 0)))
 """Its only draft is accepted in one round, and missed in the other."""
@@ -131,7 +131,7 @@ _WRONG = (
     ),
     _Wrong(
         "next-root", "stride", "lines of the token table are taken to be as wide as the tree",
-        "bonus-from-row", _stride_of_rows, case(request(FORK), request()),
+        "bonus-from-row", _stride_of_rows, case(request(), request()),
         ("sgl-project/sglang#15360", "sgl-project/sglang#26866"),
     ),
     _Wrong(

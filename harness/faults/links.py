@@ -13,7 +13,7 @@ from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import Candidates, VerifyInput
 from treeproof.faults.fault import Fault
-from treeproof.faults.smallest import CHAIN, FORK, case, request
+from treeproof.faults.smallest import FORK, case, request
 from treeproof.faults.tables import Rewrite, builds, rewritten
 
 _DOWN, _RIGHT, _UP = "retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token"
@@ -169,16 +169,16 @@ _WRONG = (
     _Wrong(
         "last-sibling-linked", "first", "the siblings of a parent go in a circle",
         "last-sibling-linked", _each_last_sibling(lambda row, first: first), (_DOWN, _RIGHT),
-        case(request(FORK)), (_LINKS,),
+        _PAIR, (_LINKS,),
     ),
     _Wrong(
         "last-sibling-linked", "next-row", "the last child of a parent is linked to the next row",
         "last-sibling-linked", _each_last_sibling(lambda row, first: row + 1), (_DOWN, _RIGHT),
-        case(request(CHAIN)), (_LINKS,),
+        _PAIR, (_LINKS,),
     ),
     _Wrong(
         "last-sibling-linked", "zero", "no next sibling is written as 0, which names the root",
-        "last-sibling-linked", _zero_filled, (_RIGHT,), _PAIR, (_LINKS,),
+        "last-sibling-linked", _zero_filled, (_RIGHT,), case(request()), (_LINKS,),
     ),
     _Wrong(
         "sibling-lost", "younger", "only the first child of a parent is linked",

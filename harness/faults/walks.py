@@ -206,7 +206,7 @@ _WRONG = (
     ),
     _Wrong(
         "bonus-from-row", "last", "the bonus is the prediction of the request's last row",
-        "bonus-from-row", _last(_of_last_row), case(request(FORK)), ("B068",),
+        "bonus-from-row", _last(_of_last_row), _PAIR, ("B068",),
     ),
     _Wrong(
         "bonus-from-row", "of-first-request",
@@ -240,9 +240,9 @@ _WRONG = (
         _PAIR,
     ),
     _Wrong(
-        "walk-in-a-narrow-type", "float32", "tokens are compared as 32-bit floats",
-        "unknown", _narrow(lambda tokens: tokens.float().long()),
-        case(request((-1, 0), tokens=(0, 1 << 30)), seed=12),
+        "walk-in-a-narrow-type", "bfloat16", "tokens are compared as floats of 8 bits",
+        "unknown", _narrow(lambda tokens: tokens.bfloat16().long()),
+        case(request((-1, 0), tokens=(0, 1024)), seed=12),
     ),
     _Wrong(
         "walk-drafts-shifted", "", "a row is compared by the draft of the row before it",

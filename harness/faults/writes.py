@@ -154,11 +154,11 @@ _WRONG = (
     ),
     _Wrong(
         "write-skipped", "last-row", "the last row of the launch is not written", "write-skipped",
-        _writing(lambda w: _undo(w, w.homes[-1:])), _PAIR, _STALE,
+        _writing(lambda w: _undo(w, w.homes[-1:])), _ONE, _STALE,
     ),
     _Wrong(
         "write-skipped", "root", "the first row is taken to be written already", "write-skipped",
-        _writing(lambda w: _undo(w, w.homes[:1])), _PAIR, ("vllm-project/vllm-ascend#10032",),
+        _writing(lambda w: _undo(w, w.homes[:1])), _ONE, ("vllm-project/vllm-ascend#10032",),
     ),
     _Wrong(
         "write-skipped", "every-second-row", "every second row is not written", "write-skipped",
