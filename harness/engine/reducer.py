@@ -141,6 +141,20 @@ def _requests(search: Search) -> None:
             search.attempt(partial(simplify.keep_requests, kept=kept))
 
 
+def _nodes_of_all(search: Search) -> None:
+    """Every request keeps its first nodes only, as many in each: some failures need equal sizes."""
+    if len(search.case.requests) == 1:
+        return
+
+    def first(count: int) -> Edit:
+        return partial(
+            simplify.each_request,
+            edit=lambda request: simplify.keep_nodes(request, range(min(count, request.num_nodes))),
+        )
+
+    search.lower(lambda case: max(r.num_nodes for r in case.requests), 1, first)
+
+
 def _nodes(search: Search) -> None:
     for b in range(len(search.case.requests)):
         _shrink_tree(search, b)
@@ -293,4 +307,15 @@ def _values(search: Search) -> None:
     search.attempt(partial(simplify.each_request, edit=simplify.small_tokens))
 
 
-_PASSES = (_requests, _prefix, _layout, _nodes, _rows, _padding, _heads, _window, _values)
+_PASSES = (
+    _requests,
+    _prefix,
+    _layout,
+    _nodes_of_all,
+    _nodes,
+    _rows,
+    _padding,
+    _heads,
+    _window,
+    _values,
+)
