@@ -11,7 +11,7 @@ from treeproof.diagnosis.walking import Step, as_walk, most_rows, walked
 from treeproof.diagnosis.world import World
 
 
-def _with(right: World, walk: Callable[[Step], Walk]) -> World:
+def walks_of(right: World, walk: Callable[[Step], Walk]) -> World:
     return replace(right, walks=walked(right.ground, walk))
 
 
@@ -31,7 +31,7 @@ def _going(right: World, after: Next) -> World:
             rows.append(row)
         return as_walk(step, rows)
 
-    return _with(right, walk)
+    return walks_of(right, walk)
 
 
 def _right_rows(right: World, step: Step, rows: Sequence[int]) -> int | None:
@@ -39,7 +39,7 @@ def _right_rows(right: World, step: Step, rows: Sequence[int]) -> int | None:
     return next((r for r in step.children(rows[-1]) if step.draft(r) == step.want(rows[-1])), None)
 
 
-def _path(right: World, step: Step) -> list[int]:
+def right_path(right: World, step: Step) -> list[int]:
     rows = [0]
     while (row := _right_rows(right, step, rows)) is not None:
         rows.append(row)
@@ -98,10 +98,10 @@ def first_draft_unchecked(right: World) -> Iterator[tuple[str, World]]:
 def walk_stops_early(right: World) -> Iterator[tuple[str, World]]:
     def cut(keep: Callable[[Step, list[int]], int]) -> World:
         def walk(step: Step) -> Walk:
-            rows = _path(right, step)
+            rows = right_path(right, step)
             return as_walk(step, rows[: max(1, keep(step, rows))])
 
-        return _with(right, walk)
+        return walks_of(right, walk)
 
     deepest = most_rows(right.ground)
     yield "one row early", cut(lambda step, rows: len(rows) - 1)
@@ -158,69 +158,6 @@ def walk_compares_parent(right: World) -> Iterator[tuple[str, World]]:
 
     if len(first) > 2:
         yield "that of the same row of the first request", _going(right, unshifted)
-
-
-def _bonus(right: World, bonus: Callable[[Step, list[int]], int]) -> World:
-    """Right walks, with this as the last token emitted."""
-
-    def walk(step: Step) -> Walk:
-        rows = _path(right, step)
-        return Walk(tuple(rows), len(rows), (*step.emitted(rows)[:-1], bonus(step, rows)))
-
-    return _with(right, walk)
-
-
-@hypothesis(
-    "bonus-from-parent", "the bonus is what the row before the last accepted one predicts", "accept"
-)
-def bonus_from_parent(right: World) -> Iterator[tuple[str, World]]:
-    yield "", _bonus(right, lambda step, rows: step.want(rows[max(0, len(rows) - 2)]))
-
-
-@hypothesis(
-    "bonus-from-row",
-    "the bonus is what a fixed row predicts, or one counted along the path",
-    "accept",
-)
-def bonus_from_row(right: World) -> Iterator[tuple[str, World]]:
-    def nodes(step: Step) -> int:
-        return step.ground.requests[step.b].num_nodes
-
-    rows_of: dict[str, Callable[[Step, list[int]], int]] = {
-        "the root": lambda step, rows: 0,
-        "the row of the number accepted": lambda step, rows: len(rows) - 1,
-        "the row after that of the number accepted": lambda step, rows: min(
-            len(rows), nodes(step) - 1
-        ),
-        "the last row": lambda step, rows: nodes(step) - 1,
-        "the last row, padding included": lambda step, rows: (
-            step.ground.requests[step.b].num_rows - 1
-        ),
-        "the row after the last accepted one": lambda step, rows: rows[-1] + 1,
-        "the row after the last accepted one, where there is one": lambda step, rows: min(
-            rows[-1] + 1, nodes(step) - 1
-        ),
-        "the row before the last accepted one": lambda step, rows: max(0, rows[-1] - 1),
-        "the second row": lambda step, rows: min(1, nodes(step) - 1),
-        "the first row of the launch": lambda step, rows: -step.first,
-        "the last accepted row, without its request's first": lambda step, rows: (
-            rows[-1] - step.first
-        ),
-    }
-    for detail, row in rows_of.items():
-        yield detail, _bonus(right, lambda step, rows, row=row: step.want(row(step, rows)))  # type: ignore[misc]
-    drafts: dict[str, Callable[[Step, list[int]], int]] = {
-        "the draft of the last accepted row": lambda step, rows: step.draft(rows[-1]),
-        "no token": lambda step, rows: -1,
-    }
-    for detail, token in drafts.items():
-
-        def walk(step: Step, token: Callable[[Step, list[int]], int] = token) -> Walk:
-            rows = _path(right, step)
-            emitted = (*step.emitted(rows)[:-1], token(step, rows))
-            return Walk(tuple(rows), len(rows), emitted if emitted[-1] != -1 else emitted[:-1])
-
-        yield detail, _with(right, walk)
 
 
 @hypothesis("padding-accepted", "acceptance walks into padded rows", "accept")
@@ -285,17 +222,17 @@ def accept_len_off_by_one(right: World) -> Iterator[tuple[str, World]]:
     for by in (-1, 1):
 
         def walk(step: Step, by: int = by) -> Walk:
-            rows = _path(right, step)
+            rows = right_path(right, step)
             return Walk(tuple(rows), len(rows) + by, step.emitted(rows))
 
         def cut(step: Step, by: int = by) -> Walk:
-            rows = _path(right, step)
+            rows = right_path(right, step)
             tokens = step.emitted(rows)
             return Walk(tuple(rows), len(rows) + by, tokens[: len(rows) + by])
 
-        yield f"{by:+d}", _with(right, walk)
+        yield f"{by:+d}", walks_of(right, walk)
         if by < 0:
-            yield f"{by:+d}, tokens cut to it", _with(right, cut)
+            yield f"{by:+d}, tokens cut to it", walks_of(right, cut)
 
 
 ACCEPTING: tuple[Hypothesis, ...] = (
@@ -303,8 +240,6 @@ ACCEPTING: tuple[Hypothesis, ...] = (
     first_draft_unchecked,
     walk_stops_early,
     walk_compares_parent,
-    bonus_from_parent,
-    bonus_from_row,
     padding_accepted,
     accept_len_off_by_one,
 )

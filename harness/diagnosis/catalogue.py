@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from treeproof.diagnosis.accepting import ACCEPTING
+from treeproof.diagnosis.bonus import BONUS
 from treeproof.diagnosis.candidate import CANDIDATE
 from treeproof.diagnosis.committing import COMMITTING
 from treeproof.diagnosis.contract import CONTRACT
@@ -11,9 +12,11 @@ from treeproof.diagnosis.hypothesis import Hypothesis
 from treeproof.diagnosis.keys import KEYS
 from treeproof.diagnosis.layer import LAYER
 from treeproof.diagnosis.links import LINKS
+from treeproof.diagnosis.masks import MASKS
 from treeproof.diagnosis.numbers import NUMBERS
 from treeproof.diagnosis.pages import PAGES
 from treeproof.diagnosis.position import POSITION
+from treeproof.diagnosis.precision import PRECISION
 from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
 from treeproof.diagnosis.slots import SLOTS
 from treeproof.diagnosis.stale import STALE
@@ -23,6 +26,7 @@ from treeproof.diagnosis.window import WINDOW
 HYPOTHESES: tuple[Hypothesis, ...] = (
     *POSITION,
     *VISIBILITY,
+    *MASKS,
     *WINDOW,
     *PREFIX_LENGTH,
     *KEYS,
@@ -30,10 +34,12 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *HEADS,
     *LINKS,
     *ACCEPTING,
+    *BONUS,
     *COMMITTING,
     *SLOTS,
     *CANDIDATE,
     *NUMBERS,
+    *PRECISION,
     *LAYER,
     *STALE,
     *CONTRACT,

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.keys import KEYS
+from treeproof.diagnosis.masks import MASKS
 from treeproof.diagnosis.pages import PAGES
 from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
 from treeproof.diagnosis.visibility import VISIBILITY
 from treeproof.diagnosis.window import WINDOW
 from treeproof.diagnosis.world import World
 
-_BASES = (*VISIBILITY, *WINDOW, *PREFIX_LENGTH, *KEYS, *PAGES)
+_BASES = (*VISIBILITY, *MASKS, *WINDOW, *PREFIX_LENGTH, *KEYS, *PAGES)
 
 
 @hypothesis("one-head-only", "some heads read other keys than the others do", "attend", narrow="no")
