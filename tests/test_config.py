@@ -100,7 +100,10 @@ def test_an_unknown_key_is_refused_with_the_accepted_ones(tmp_path: Path) -> Non
         ("[tool.treeproof]\nseed = true", "seed is True: accepted are whole numbers"),
         ("[tool.treeproof]\nseed = nan", "seed is nan: accepted are whole numbers"),
         ("[tool.treeproof]\nseed = 1.0", "seed is 1.0: accepted are whole numbers"),
-        ('[tool.treeproof]\nprofile = "quik"', "quick, ci, gpu, nightly, soak; did you mean quick?"),
+        (
+            '[tool.treeproof]\nprofile = "quik"',
+            "quick, ci, gpu, nightly, soak; did you mean quick?",
+        ),
         ('[tool.treeproof]\nidentity = ["kv", "visible"]', "did you mean visibility?"),
         ('[tool.treeproof]\ntime = "soon"', "time is 'soon': accepted are times above 0"),
         ("[tool.treeproof]\ntime = 0", "time is 0: accepted are times above 0"),

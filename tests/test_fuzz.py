@@ -126,7 +126,7 @@ def test_the_command_soaks_a_real_backend_and_prints_its_figures(cli: Cli) -> No
     assert code == 0
     assert out.startswith("seed 11, profile soak\n")
     for figure in (
-        r"cases    \d+ distinct, \d+ checks?; \d+ trees?, \d+ rows?",
+        r"cases    [\d,]+ distinct, [\d,]+ checks?; [\d,]+ trees?, [\d,]+ rows?",
         r"sizes    rows p50 \d+, p90 \d+; prefix p50 \d+, p90 \d+",
         r"events   tree: ",
         r"margins  .*float32 ",

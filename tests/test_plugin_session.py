@@ -118,7 +118,7 @@ def test_made_tests_fail_with_the_smallest_case_and_one_report_however_many_proc
         result = pytester.runpytest_subprocess(
             *FEW, "-n", processes, f"--treeproof-run-dir=run-{processes}"
         )
-        result.assert_outcomes(passed=3, failed=2, skipped=1)
+        result.assert_outcomes(passed=4, failed=1, skipped=1)
         text = result.stdout.str()
         assert text.count("= treeproof =") == 1
         drawn.append({path.name for path in (pytester.path / f"run-{processes}/cases").iterdir()})

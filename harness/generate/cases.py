@@ -163,7 +163,8 @@ def _shape(draw: DrawFn, group: ShapeGroup, window: int | None, focus: Focus) ->
     shape = shape_of(group, window)
     if group.custom_scale:
         shape = replace(shape, scale=round(draw(_SCALE) * shape.score_scale, 4))
-    plain = draw(_YES) if focus.plain is None else focus.plain
+    # False is what shrinks: the simplest case is a plain one.
+    plain = not draw(_YES) if focus.plain is None else focus.plain
     if plain:
         return shape
     return replace(

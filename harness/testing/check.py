@@ -32,6 +32,7 @@ class RunOptions(TypedDict, total=False):
     run_dir: str | Path | None
     store: str | Path | None
     ledger: str | Path | None
+    endless: bool
 
 
 def check(*backends: str | Path, **options: Unpack[RunOptions]) -> Run:
