@@ -111,6 +111,49 @@ def tokens_of_neighbour(right: World) -> Iterator[tuple[str, World]]:
                     lambda row, token=token: token(row) if row.row else true[row.b][0],  # type: ignore[misc]
                 ),
             )
+            yield (
+                f"{name}{way}, roots alone",
+                _carried(
+                    right,
+                    lambda row, token=token: true[row.b][row.row] if row.row else token(row),  # type: ignore[misc]
+                ),
+            )
+    if len(true) == 1:
+        return
+    partner = _partners([len(own) for own in true])
+    yield (
+        "the next one's with as many rows",
+        _carried(right, lambda row: true[partner[row.b]][row.row]),
+    )
+    # Drafts of all requests lie one after another; these look for them in the wrong place.
+    drafts = [token for own in true for token in own[1:]] or [0]
+    widest = max(map(len, true)) - 1
+    places: dict[str, Callable[[int], int]] = {
+        "drafts from the request's number on": lambda b: b,
+        "drafts at the stride of the widest request": lambda b: b * widest,
+        "drafts at the stride of the widest request, the root counted": lambda b: b * (widest + 1),
+    }
+    for name, start in places.items():
+        yield (
+            name,
+            _carried(
+                right,
+                lambda row, start=start: (  # type: ignore[misc]
+                    drafts[min(start(row.b) + row.row - 1, len(drafts) - 1)]
+                    if row.row
+                    else true[row.b][0]
+                ),
+            ),
+        )
+
+
+def _partners(counts: list[int]) -> list[int]:
+    """For each request the next one, in a circle, with as many rows; itself where there is none."""
+    turned = [[*range(b + 1, len(counts)), *range(b)] for b in range(len(counts))]
+    return [
+        next((other for other in turned[b] if counts[other] == counts[b]), b)
+        for b in range(len(counts))
+    ]
 
 
 @hypothesis(
@@ -123,10 +166,15 @@ def draft_vocabulary(right: World) -> Iterator[tuple[str, World]]:
     true = _tokens(right)
     every = sorted({token for own in true for token in own})
     place = {token: i for i, token in enumerate(every)}
+    drafted = sorted({token for own in true for token in own[1:]})
+    kept = {token: i for i, token in enumerate(drafted)}
     maps: dict[str, Callable[[int], int]] = {
         **{f"modulo {v}": lambda t, v=v: t % v for v in (256, 1000, 1024, 4096)},  # type: ignore[misc]
         **{f"modulo {v}": lambda t, v=v: t % v for v in (32000, 32768, 65536)},  # type: ignore[misc]
         "places in the list of kept ids": lambda t: place[t],
+        "places among the ids that are drafted": lambda t: kept.get(t, t),
+        "places among the ids that are drafted, added twice": lambda t: 2 * kept.get(t, t),
+        "the id and its place among the ids that are drafted": lambda t: t + kept.get(t, 0),
         "twice the id": lambda t: 2 * t,
         "half the id": lambda t: t // 2,
         "the id and one": lambda t: t + 1,

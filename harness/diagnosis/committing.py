@@ -10,6 +10,7 @@ from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.moving import Moves, committed, own, right_moves
 from treeproof.diagnosis.position import neighbours
 from treeproof.diagnosis.world import World
+from treeproof.generate.embedding import pool_dims
 from treeproof.properties.traversal import Prediction
 
 
@@ -180,10 +181,32 @@ def boundary_off_by_one(right: World) -> Iterator[tuple[str, World]]:
 
 
 @hypothesis(
-    "boundary-optimistic", "the new boundary is P + N, as if all rows had been accepted", "commit"
+    "boundary-optimistic",
+    "the boundary is counted as if all rows, or all levels, had been accepted",
+    *("commit", "positions", "slots"),
+    narrow="requests",
 )
 def boundary_optimistic(right: World) -> Iterator[tuple[str, World]]:
-    requests = right.ground.requests
+    requests, ledger = right.ground.requests, right.ground.scene.ledger
+    # A build of the next round that starts from where a whole path would have ended.
+    levels = {
+        "levels": pool_dims(right.ground.case)[1],
+        "levels and the root": 1 + pool_dims(right.ground.case)[1],
+    }
+    for detail, ahead in levels.items():
+        positions, slots = list(right.positions), list(right.slots)
+        for row in right.ground.rows:
+            table = ledger.req_to_token[ledger.request_slots[row.b]]
+            positions[row.flat] = row.position + ahead
+            slots[row.flat] = table[min(row.prefix + ahead + row.row, len(table) - 1)]
+        yield f"positions, by all {detail}", replace(right, positions=tuple(positions))
+        yield f"slots, by all {detail}", replace(right, slots=tuple(slots))
+        both = replace(right, positions=tuple(positions), slots=tuple(slots))
+        yield f"positions and slots, by all {detail}", both
+    yield (
+        "the longest path accepted in the batch",
+        _boundary(right, lambda prediction, b: right.lengths[b] + max(map(len, prediction.rows))),
+    )
     deepest = 1 + max(1, *(max(request.tree.depth) for request in requests))
     ways: dict[str, Callable[[int], int]] = {
         "": lambda b: requests[b].num_nodes,

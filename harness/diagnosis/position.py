@@ -9,6 +9,7 @@ from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Ground, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, cutting, hypothesis
 from treeproof.diagnosis.world import World
+from treeproof.generate.embedding import pool_dims
 
 _GROUPS: tuple[Group, ...] = ("positions", "tables")
 
@@ -63,6 +64,19 @@ def position_of_neighbour(right: World) -> Iterator[tuple[str, World]]:
             lambda row, other=other: right.lengths[other(row.b)] + row.depth,  # type: ignore[misc]
         ):
             yield f"{name}{' ' * bool(detail)}{detail}", world
+    # Requests lie one after another; these look for them at a stride of their own.
+    requests, flat = right.ground.requests, right.positions
+    widest = max(request.num_nodes for request in requests)
+    strides: dict[str, Callable[[Row], int]] = {
+        "at the stride of the widest request": lambda row: row.b * widest + row.row,
+        "at the stride of drafts without roots": lambda row: row.flat - row.b,
+    }
+    for name, place in strides.items():
+        for detail, world in _given(
+            right,
+            lambda row, place=place: flat[min(place(row), len(flat) - 1)],  # type: ignore[misc]
+        ):
+            yield f"{name}{' ' * bool(detail)}{detail}", world
 
 
 def neighbours(ground: Ground) -> Iterator[tuple[str, Callable[[int], int]]]:
@@ -104,6 +118,16 @@ def position_of_wrong_parent(right: World) -> Iterator[tuple[str, World]]:
     in_order = [sorted(r.depth for r in rows) for rows in ground.by_request]
     for detail, world in _given(right, lambda row: row.prefix + in_order[row.b][row.row]):
         yield f"depths in ascending order{' ' * bool(detail)}{detail}", world
+    topk, _ = pool_dims(ground.case)
+    branches: dict[str, Callable[[Row], int]] = {
+        "the row topk before it": lambda row: (
+            1 + depth_in(row, row.row - topk) if row.row > topk else row.depth
+        ),
+        "in layers of topk rows": lambda row: 1 + (row.row - 1) // topk if row.row else 0,
+    }
+    for name, depth in branches.items():
+        for detail, world in _given(right, lambda row, depth=depth: row.prefix + depth(row)):  # type: ignore[misc]
+            yield f"{name}{' ' * bool(detail)}{detail}", world
 
 
 @hypothesis(
@@ -117,6 +141,15 @@ def position_not_expanded(right: World) -> Iterator[tuple[str, World]]:
     if len(per_request) > 1:
         for detail, world in _given(right, lambda row: flat[row.flat]):
             yield f"one a request, then zeros{' ' * bool(detail)}{detail}", world
+
+
+class _Other(int):
+    """A position that a padded row holds in place of the right one, which this int is."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and int(self) != int(other)
+
+    __hash__ = int.__hash__
 
 
 @hypothesis("padding-position", "padded rows are given a position of their own", "positions")
@@ -142,6 +175,12 @@ def padding_position(right: World) -> Iterator[tuple[str, World]]:
             if row >= ground.requests[b].num_nodes:
                 positions[flat] = value(b, row)
         yield name, replace(right, positions=tuple(positions))
+    # What an older batch left there is any number: all that can be said is that it is not theirs.
+    positions = list(right.positions)
+    for flat, (b, row) in enumerate(ground.scene.rows):
+        if row >= ground.requests[b].num_nodes:
+            positions[flat] = _Other(positions[flat])
+    yield "left from something else", replace(right, positions=tuple(positions))
 
 
 POSITION: tuple[Hypothesis, ...] = (

@@ -7,7 +7,7 @@ import time
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Diagnosed
-from treeproof.diagnosis.diagnose import diagnose
+from treeproof.diagnosis.diagnose import diagnose, wrong_groups
 from treeproof.diagnosis.evidence import Observation
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
@@ -15,10 +15,15 @@ from treeproof.engine.observe import observe
 
 _NOT_OBSERVED = frozenset({
     "nondeterministic", "not-repeatable", "changes-with-stream", "reads-undeclared-input",
-    "mutates-input", "depends-on-tail", "changes-with-row-count", "changes-with-siblings",
-    "changes-with-branch", "changes-with-padding",
+    "mutates-input", "depends-on-tail",
 })  # fmt: skip
 """Failures that a check finds and an observation does not."""
+
+_RELATIONS = frozenset({
+    "changes-with-row-count", "changes-with-siblings", "changes-with-branch",
+    "changes-with-padding",
+})  # fmt: skip
+"""The same of launches that are compared; whatever else is wrong may show there as well."""
 
 _STALE = "stale"
 """The probe that runs a backend after other cases on the same object."""
@@ -36,10 +41,9 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> Diagnosed
     seen = observed(case)
     if seen is None:
         return None
+    beside = _NOT_OBSERVED if wrong_groups(seen) else _NOT_OBSERVED | _RELATIONS
     seen = seen.with_contract(
-        (failure.kind, failure.stage, "")
-        for failure in checked.failures
-        if failure.kind in _NOT_OBSERVED
+        (failure.kind, failure.stage, "") for failure in checked.failures if failure.kind in beside
     )
     found = diagnose(seen, observed)
     if found is None:

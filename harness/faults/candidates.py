@@ -141,7 +141,7 @@ _CARRIED: tuple[tuple[str, str, str, tuple[str, ...], str, Carry, VerifyCase], .
     ),
     (
         "draft-index", "bonus-left-out", "the bonus is not put before the drafts",
-        ("B007", "mlc-ai/mlc-llm#2949"), "root-not-bonus",
+        ("B007", "mlc-ai/mlc-llm#2949"), "tokens-shifted",
         lambda tokens, b, i: tokens[b][min(i + 1, len(tokens[b]) - 1)],
         case(request((-1, 0))),
     ),

@@ -289,7 +289,7 @@ FAULTS = (
         "window-metadata-missing",
         "the verify branch never fills the table of window starts",
         _NO_METADATA,
-        cause="raises",
+        cause="refuses-valid",
         smallest=case(request(), window=1),
         sources=("B032",),
         identity="contract",
