@@ -72,8 +72,37 @@ class KeepsPrefix(Plain):
         return [(c, int(self.first[b, c])) for c in range(int(x.seq_lens[b]))]
 
 
+class KeepsPositions(Plain):
+    """Positions are built once for each number of rows."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def build(self, c):
+        built = super().build(c)
+        kept = self.kept.setdefault(len(built["positions"]), built["positions"].clone())
+        return {**built, "positions": kept.clone()}
+
+
+class RunsAsWide(Plain):
+    """As many rows as the widest batch had, over tables of this one."""
+
+    widest = 0
+
+    def attend(self, x, *tensors):
+        self.widest = max(self.widest, len(x.out_cache_loc))
+        x.out_cache_loc[torch.arange(self.widest)]
+        return super().attend(x, *tensors)
+
+
 @pytest.mark.parametrize(
-    ("kernel", "name"), [(KeepsMask, "mask-stale"), (KeepsPrefix, "stale-plan")]
+    ("kernel", "name"),
+    [
+        (KeepsMask, "mask-stale"),
+        (KeepsPrefix, "stale-plan"),
+        (KeepsPositions, "stale-plan"),
+        (RunsAsWide, "raises"),
+    ],
 )
 def test_what_an_object_keeps_from_an_earlier_call_is_named(kernel, name):
     case = case_of(TWO)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from torch import Tensor
 
-from treeproof.diagnosis.evidence import Attended, Commit, Group, Observation, TableReads
+from treeproof.diagnosis.evidence import Again, Attended, Commit, Group, Observation, TableReads
 from treeproof.diagnosis.ground import Seen
 from treeproof.diagnosis.merging import same_merge
 from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
@@ -21,11 +23,12 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
     if group == "attend":
         return _same_attended(found, world, seen)
     if group == "again":
-        return all(_same_attended(one.attended, world.after(one.earlier), seen) for one in found)
+        return all(_fits_all(one, world.after(one.earlier), seen) for one in found)
     if group == "merge":
         return same_merge(found, world.predict(group, seen), seen)
     if group == "tables":
-        return all(_same_table(table, world) for table in found)
+        listed = world.masks_alone and any(table.closed for table in found)
+        return not listed and all(_same_table(table, world) for table in found)
     if group == "commit":
         predicted = world.commits
         return len(found) == len(predicted) and all(
@@ -33,6 +36,14 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
             for turn, (a, b) in enumerate(zip(found, predicted, strict=True))
         )
     return bool(found == world.predict(group, seen))
+
+
+def _fits_all(one: Again, world: World, seen: Observation) -> bool:
+    """Whether all that is wrong is predicted; where nothing is, nothing must be predicted."""
+    these = replace(seen, found=one.found)
+    # Launches last: they take far longer than tables, and are seldom reached.
+    groups = sorted(one.found, key=lambda group: group in ("accept", "commit", "attend", "merge"))
+    return all(fits(these, group, world) for group in groups if group in one.wrong or not one.wrong)
 
 
 def _same_attended(found: Attended, world: World, seen: Observation) -> bool:

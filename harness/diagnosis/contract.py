@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, combinations
 
 from treeproof.contract.backend import STAGES
+from treeproof.contract.case import VerifyCase
 from treeproof.diagnosis.hypothesis import Hypothesis, States
-from treeproof.diagnosis.world import World
+from treeproof.diagnosis.world import Contract, World
 
 _PLACES = ("plan", *STAGES, "close")
 REFUSALS = ("NotImplementedError", "ValueError")
@@ -24,9 +25,21 @@ def _breaking(kinds: tuple[str, ...], details: tuple[str, ...] = ("",)) -> State
                 alone = ((place,) for place in _PLACES)
                 for places in chain(alone, combinations(_PLACES, 2)):
                     contract = frozenset((kind, place, detail) for place in places)
-                    yield f"{kind} in {' and '.join(places)}", replace(right, contract=contract)
+                    where = f"{kind} in {' and '.join(places)}"
+                    yield where, replace(right, contract=contract)
+                    yield f"{where} after a larger batch", replace(right, again=_larger(contract))
 
     return states
+
+
+def _larger(contract: Contract) -> Callable[[World, VerifyCase], World]:
+    """Broken only after a batch of more rows on the same object."""
+
+    def later(world: World, earlier: VerifyCase) -> World:
+        more = earlier.num_rows > world.ground.case.num_rows
+        return replace(world, contract=contract) if more else world
+
+    return later
 
 
 _OTHER_COUNTS = (
@@ -45,7 +58,7 @@ def _row_counts(right: World) -> Iterator[tuple[str, World]]:
 def _hypothesis(
     name: str, says: str, kinds: tuple[str, ...], details: tuple[str, ...] = ("",)
 ) -> Hypothesis:
-    return Hypothesis(name, says, frozenset({"contract"}), _breaking(kinds, details))
+    return Hypothesis(name, says, frozenset({"contract", "again"}), _breaking(kinds, details))
 
 
 CONTRACT: tuple[Hypothesis, ...] = (

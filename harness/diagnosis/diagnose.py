@@ -125,7 +125,13 @@ class _Search:
 
     def _is_about(self, seen: Observation) -> bool:
         """Whether all that was wrong can be seen here; a stage that fails outright shows nothing."""
-        return all(group in seen.found for group in self.wrong)
+        if not all(group in seen.found for group in self.wrong):
+            return False
+        return not any(
+            "contract" in now.wrong and "contract" not in first.wrong
+            for first in self.seen.found.get("again", ())
+            for now in seen.found.get("again", ())
+        )
 
     def _holds(self, candidate: Candidate, seen: Observation) -> bool:
         """Whether the groups that were wrong are as predicted here too, and all others right."""

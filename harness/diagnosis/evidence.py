@@ -77,10 +77,13 @@ class Attended:
 
 @dataclass(frozen=True)
 class Again:
-    """What attend showed on an object that had built and attended another case before."""
+    """What every stage showed on an object that had run another case before: groups as in
+    `Observation`."""
 
     earlier: VerifyCase
-    attended: Attended
+    found: Mapping[Group, Any]
+    wrong: frozenset[Group] = frozenset()
+    """Groups that are wrong here or after another earlier case; others are known to be right."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from treeproof.contract.case import VerifyCase
 from treeproof.diagnosis.evidence import KEPT, Group
-from treeproof.diagnosis.ground import Row
+from treeproof.diagnosis.ground import Ground, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.moving import moved
 from treeproof.diagnosis.position import neighbours
@@ -107,7 +108,9 @@ def slot_off_by_one(right: World) -> Iterator[tuple[str, World]]:
 
 
 @hypothesis(
-    "padding-written", "padded rows are written to a slot that is not theirs", "slots", "attend"
+    "padding-written",
+    "padded rows are written to a slot that is not theirs",
+    *("slots", "attend", "again"),
 )
 def padding_written(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
@@ -156,6 +159,17 @@ def padding_written(right: World) -> Iterator[tuple[str, World]]:
         yield detail, replace(right, slots=declared, written=written)
         real = {**written, **right.written}
         yield f"{detail}, real rows last", replace(right, slots=declared, written=real)
+    yield "where an earlier batch had rows", replace(right, again=_slots_left)
+
+
+def _slots_left(world: World, earlier: VerifyCase) -> World:
+    """A buffer kept between batches: padded rows keep what live rows at their place had."""
+    before = Ground.of(earlier).row_slot
+    slots = tuple(
+        before[flat] if own < 0 and flat < len(before) else own
+        for flat, own in enumerate(world.slots)
+    )
+    return replace(world, slots=slots)
 
 
 @hypothesis("write-skipped", "a row's K and V are not written", "attend")

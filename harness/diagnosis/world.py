@@ -30,7 +30,7 @@ Walks: TypeAlias = tuple[tuple[Walk, ...], ...]
 Contract: TypeAlias = frozenset[tuple[str, str, str]]
 
 
-Again: TypeAlias = "Callable[[World, VerifyCase], Seen] | None"
+Again: TypeAlias = "Callable[[World, VerifyCase], World] | None"
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ class World:
     others: Seen = ()
     contract: Contract = frozenset()
     merge: Merge = softmerge
+    masks_alone: bool = False
+    """What is stated is so of masks; a list that says the same has another cause."""
     again: Again = None
-    """Keys of each real row after another case on the same object; None: as on a fresh one."""
+    """What is so after another case on the same object; None: what is so on a fresh one."""
 
     def predict(self, group: Group, like: Observation) -> Any:
         """The evidence of one group, about the same keys as `like` has."""
@@ -69,7 +71,7 @@ class World:
             return tuple(self._table(table) for table in like.found[group])
         if group == "again":
             return tuple(
-                replace(one, attended=self.after(one.earlier).predict_attend(one.attended, like))
+                replace(one, found=self.after(one.earlier).predict_all(one.found, like))
                 for one in like.found[group]
             )
         if group == "merge":
@@ -82,19 +84,17 @@ class World:
             return self.commits
         return getattr(self, group)
 
+    def predict_all(self, about: Mapping[Group, Any], like: Observation) -> dict[Group, Any]:
+        """Every group of `about`."""
+        these = replace(like, found=about)
+        return {group: self.predict(group, these) for group in about}
+
     def predict_attend(self, about: Attended, like: Observation) -> Attended:
         return attended(self, about.reads, like.numerics, like.capabilities)
 
     def after(self, earlier: VerifyCase) -> World:
-        """The same on an object that had another case before; slots past this cache wrap around."""
-        if self.again is None:
-            return self
-        slots = self.ground.case.layout.num_slots
-        seen = tuple(
-            tuple(key._replace(k=key.k % slots, v=key.v % slots) for key in keys)
-            for keys in self.again(self, earlier)
-        )
-        return replace(self, seen=seen)
+        """What is so on an object that had another case before."""
+        return self if self.again is None else self.again(self, earlier)
 
     def _table(self, table: TableReads) -> TableReads:
         seen = self.uncut if table.window_free else self.seen
@@ -121,7 +121,10 @@ _FIELDS: Mapping[Group, tuple[str, ...]] = {
     "attend": ("seen", "written", "law", "heads"),
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
-    "again": ("seen", "written", "law", "heads", "again"),
+    "again": (
+        *("tokens", "positions", "slots", "links", "uncut", "seen", "written", "law", "heads"),
+        *("walks", "contract", "again"),
+    ),
 }
 
 

@@ -6,7 +6,8 @@ a right build would have given it, so that evidence shows the stage at fault and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.registry import Backend
 from treeproof.diagnosis.contract import REFUSALS
+from treeproof.diagnosis.diagnose import wrong_groups
 from treeproof.diagnosis.evidence import (
     KEPT,
     PADDED,
@@ -42,10 +44,10 @@ from treeproof.engine.checks.outputs import unwritten_shows
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.related import first_taken, staged
 from treeproof.engine.checks.stages import attend_call, build
+from treeproof.engine.checks.stale import one_round
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.engine.mend import mended
-from treeproof.generate.data import logical_data
 from treeproof.generate.related import larger, twin
 from treeproof.properties import contract
 from treeproof.properties.bound import natural
@@ -82,12 +84,16 @@ def observe(
         return None
     if options.in_flight is not None:
         options.in_flight("oracle")  # what follows is no stage of the backend's
-    found["contract"] = frozenset(
+    found["contract"] = _broken(trial)
+    return Observation(case, found, backend.numerics, backend.capabilities, options.leaves)
+
+
+def _broken(trial: Trial) -> frozenset[tuple[str, str, str]]:
+    return frozenset(
         (failure.kind, failure.stage, _detail(failure))
         for failure in trial.failures
         if failure.identity == "contract"
     )
-    return Observation(case, found, backend.numerics, backend.capabilities, options.leaves)
 
 
 def _detail(failure: Failure) -> str:
@@ -99,29 +105,41 @@ def _detail(failure: Failure) -> str:
 
 
 def _stages(trial: Trial, found: dict[Group, Any], *, again: bool) -> None:
-    groups: list[Callable[[], None]] = []
     try:
         trial.instance = trial.call("plan", trial.backend.make)
-        x = _build(trial, found)
-        groups = [
-            lambda: _attend(trial, x, found),
-            lambda: _merge(trial, found),
-            lambda: _accept(trial, x, found),
-            lambda: _commit(trial, x, found),
-        ]
-        if again:
-            groups.append(lambda: _again(trial, found))
     except Violation as violation:
         trial.broke(violation)
-    for group in groups:
+        return
+    _of_object(trial, found)
+    if again:
         try:
-            group()
+            _again(trial, found)
         except Violation as violation:
             trial.broke(violation)
     close = getattr(trial.instance, "close", None)
     if callable(close):
         try:
             trial.call("close", close)
+        except Violation as violation:
+            trial.broke(violation)
+
+
+def _of_object(trial: Trial, found: dict[Group, Any]) -> None:
+    """Every stage of the object at hand; one that breaks its contract ends no other."""
+    try:
+        x = _build(trial, found)
+    except Violation as violation:
+        trial.broke(violation)
+        return
+    groups: tuple[Callable[[], None], ...] = (
+        lambda: _attend(trial, x, found),
+        lambda: _merge(trial, found),
+        lambda: _accept(trial, x, found),
+        lambda: _commit(trial, x, found),
+    )
+    for group in groups:
+        try:
+            group()
         except Violation as violation:
             trial.broke(violation)
 
@@ -276,23 +294,28 @@ def _merge(trial: Trial, found: dict[Group, Any]) -> None:
 
 def _again(trial: Trial, found: dict[Group, Any]) -> None:
     """After a larger batch, and after one of the same sizes, each on an object of its own."""
-    if not trial.has("attend"):
-        return
     seen = []
     for ways in (larger(trial.case), twin(trial.case)):
         earlier = first_taken(trial, ways)
         if earlier is None:
             continue
-        instance = trial.call("plan", trial.backend.make)
-        scene, made = staged(earlier, trial.options.device)
-        x = build(trial, instance, scene, made).x
-        garbled = garble(x, trial.backend.consumes, earlier.seed)
-        laid = random_data.contents(scene, x, logical_data(earlier), random_data.QUIET)
-        launch(attend_call(trial, instance, x), scene, garbled, laid, "earlier")
-        now = build(trial, instance, trial.scene, trial.prepared.candidates).x
-        seen.append(Again(earlier, _launched(trial, instance, now)))
+        after = Trial(trial.backend, trial.options, trial.prepared)
+        now: dict[Group, Any] = {}
+        after.instance = after.call("plan", trial.backend.make)
+        one_round(after, after.instance, *staged(earlier, trial.options.device))
+        _of_object(after, now)
+        now["contract"] = _broken(after)
+        seen.append(Again(earlier, now))
     if seen:
-        found["again"] = tuple(seen)
+        wrong = frozenset(group for one in seen for group in _wrong(trial, one.found))
+        found["again"] = tuple(replace(one, wrong=wrong) for one in seen)
+
+
+def _wrong(trial: Trial, found: Mapping[Group, Any]) -> tuple[Group, ...]:
+    able = trial.backend.capabilities
+    return wrong_groups(
+        Observation(trial.case, found, trial.backend.numerics, able, trial.options.leaves)
+    )
 
 
 # --- rounds --------------------------------------------------------------------------------------

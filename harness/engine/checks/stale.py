@@ -59,7 +59,7 @@ def judge_stale(trial: Trial, fresh: Built) -> None:
         try:
             instance = trial.call("plan", trial.backend.make)
             for case in _earlier(trial):
-                _one_round(trial, instance, *staged(case, trial.options.device))
+                one_round(trial, instance, *staged(case, trial.options.device))
             _again(trial, fresh, instance)
         except Violation as violation:
             trial.broke(_stale(violation))
@@ -83,7 +83,7 @@ def _stale(violation: Violation) -> Violation:
     )
 
 
-def _one_round(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> None:
+def one_round(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> None:
     """Every stage once, on contents of no interest; only the roots are accepted."""
     x = build(trial, instance, scene, made).x
     if trial.has("attend"):
