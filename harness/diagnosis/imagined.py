@@ -43,11 +43,11 @@ def unseen(case: VerifyCase, like: Observation, groups: Sequence[Group]) -> Obse
             found[group] = Attended(reads, frozenset(), None, None, None)
         elif group == "again":
             seen = tuple(dict.fromkeys(g for one in like.found[group] for g in one.found))
-            every = replace(
+            both = replace(
                 like, found={g: f for one in like.found[group] for g, f in one.found.items()}
             )
             found[group] = tuple(
-                Again(earlier, unseen(case, every, seen).found, like.found[group][0].wrong)
+                Again(earlier, unseen(case, both, seen).found, like.found[group][0].wrong)
                 for ways in (larger(case), twin(case))
                 for earlier in itertools.islice(ways, 1)
             )
