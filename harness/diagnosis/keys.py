@@ -31,6 +31,12 @@ def neighbour_request(right: World) -> Iterator[tuple[str, World]]:
 
         yield f"{name}, for the prefix and its length", with_prefix(right, whole_prefix)
 
+        def as_far(row: Row, other: Callable[[int], int] = other) -> tuple[Key, ...]:
+            theirs = ground.prefix(other(row.b))
+            return (*theirs[: row.prefix], *ground.prefix(row.b)[len(theirs) :])
+
+        yield f"{name}, for the prefix as far as it goes", with_prefix(right, as_far)
+
         def columns(row: Row, other: Callable[[int], int] = other) -> list[Key]:
             b = other(row.b)
             path = [ground.key(b, row.prefix + r, row.prefix + ground.row(row.b, r).depth)
@@ -101,6 +107,13 @@ def row_as_request(right: World) -> Iterator[tuple[str, World]]:
                     ],
                 ),
             )
+
+            def longest(row: Row, request: Callable[[Row], int] = request) -> tuple[Key, ...]:
+                """The other's prefix as far as it goes, then its own."""
+                theirs = ground.prefix(request(row))
+                return (*theirs[: row.prefix], *ground.prefix(row.b)[len(theirs) :])
+
+            yield f"{detail}, {clipped}, as far as it goes", with_prefix(right, longest)
             yield (
                 f"{detail}, {clipped}, with its length",
                 with_prefix(
@@ -119,6 +132,20 @@ def list_cut_short(right: World) -> Iterator[tuple[str, World]]:
         "two keys short": lambda row: row.position - 1,
         "at half": lambda row: (row.position + 1) // 2,
     }
+    half = [ground.prefix(row.b)[: (row.prefix + 1) // 2] for row in ground.rows]
+    stale = Key(0, 0, 0)
+    by_flat = {row.flat: keys for row, keys in zip(ground.rows, half, strict=True)}
+    yield "half of the prefix, rounded up", with_prefix(right, lambda row: by_flat[row.flat])
+    yield (
+        "half of the prefix, slot 0 in place of the rest",
+        with_prefix(
+            right,
+            lambda row: [
+                *by_flat[row.flat],
+                *(stale._replace(at=c) for c in range((row.prefix + 1) // 2, row.prefix)),
+            ],
+        ),
+    )
     for detail, length in lengths.items():
         yield (
             detail,

@@ -73,6 +73,12 @@ def partial_page_dropped(right: World) -> Iterator[tuple[str, World]]:
         with_prefix(right, lambda row: right.ground.prefix(row.b)[: row.prefix // page * page]),
     )
 
+    def but_first_branch(row: Row) -> tuple[Key, ...]:
+        keys = right.ground.prefix(row.b)
+        return keys if row.depth == 0 or row.path[1] == 1 else keys[: row.prefix // page * page]
+
+    yield "for all branches but the first", with_prefix(right, but_first_branch)
+
     def whole_list(row: Row) -> list[Key]:
         keys = right.ground.reads(row)
         return list(keys[: len(keys) // page * page])

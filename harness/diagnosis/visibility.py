@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis, reading
-from treeproof.diagnosis.listing import row_count, rows_read
+from treeproof.diagnosis.listing import path_keys, row_count, rows_read
 from treeproof.diagnosis.world import World
 
 _GROUPS: tuple[Group, ...] = ("tables", "attend")
@@ -46,6 +47,9 @@ def sibling_visible(right: World) -> Iterator[tuple[str, World]]:
         "siblings of its ancestors too": lambda row: [
             r for a in row.path for r in siblings(ground.row(row.b, a))
         ],
+        "siblings of its parent": lambda row: [
+            r for a in row.path[-2:-1] for r in siblings(ground.row(row.b, a))
+        ],
     }
     for detail, extra in choices.items():
 
@@ -74,6 +78,10 @@ def self_hidden(right: World) -> Iterator[tuple[str, World]]:
 def root_hidden(right: World) -> Iterator[tuple[str, World]]:
     yield "", rows_read(right, lambda row: row.path[1:])
     yield "the root excepted", rows_read(right, lambda row: row.path[1:] if row.row else row.path)
+    yield (
+        "two levels down and deeper",
+        rows_read(right, lambda row: row.path[1:] if row.depth > 1 else row.path),
+    )
 
 
 @hypothesis("parent-hidden", "a row does not read its parent's key", *_GROUPS)
@@ -129,6 +137,24 @@ def diagonal_top_left(right: World) -> Iterator[tuple[str, World]]:
         "of the keys that the tree lets it read",
         reading(right, lambda row: [key for key in ground.reads(row) if key in first(row)]),
     )
+    yield "of its own list", reading(right, lambda row: ground.reads(row)[: row.row + 1])
+    yield (
+        "of the prefix",
+        reading(right, lambda row: [*ground.prefix(row.b)[: row.row + 1], *path_keys(ground, row)]),
+    )
+    window = ground.window
+    if window is not None:
+        # The window ends at the row's number too, and is cut nowhere else.
+        for detail, keys_of in (
+            ("the window as well", first),
+            (
+                "of its own list, the window as well",
+                lambda row: [*ground.reads(row)[: row.row + 1]],
+            ),
+        ):
+            low = [max(0, row.row + 1 - window) for row in ground.rows]
+            seen = tuple(tuple(keys_of(row)[at:]) for row, at in zip(ground.rows, low, strict=True))
+            yield detail, replace(right, seen=seen)
 
 
 VISIBILITY: tuple[Hypothesis, ...] = (

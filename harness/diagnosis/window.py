@@ -37,6 +37,10 @@ def window_dropped(right: World) -> Iterator[tuple[str, World]]:
             ],
         ),
     )
+    yield (
+        "past the root's row",
+        cutting(right, lambda row, keys: [k for k in keys if row.prefix - window < k.at]),
+    )
 
 
 @hypothesis("window-by-row", "the window is cut by row number instead of depth", *_GROUPS)
@@ -161,6 +165,19 @@ def gather_from_start(right: World) -> Iterator[tuple[str, World]]:
         return keys[:window]
 
     yield "prefix and path in one list", cutting(right, whole_list)
+
+    for detail, page in (("", 1), (" in whole pages", ground.page)):
+
+        def shared(row: Row, keys: tuple[Key, ...], page: int = page) -> list[Key]:
+            """What every row's window holds of the prefix is taken from its first key on."""
+            deepest = max(r.depth for r in ground.by_request[row.b])
+            start = max(0, row.prefix + deepest + 1 - window)
+            start = min(row.prefix, -(-start // page) * page)
+            own = [k for k in keys if row.position - window < k.at]
+            rest = [k for k in own if not start <= k.at < row.prefix]
+            return [*ground.prefix(row.b)[: row.prefix - start], *rest]
+
+        yield f"the part that all rows share{detail}", cutting(right, shared)
 
     def with_whole_path(row: Row) -> list[Key]:
         prefix = ground.prefix(row.b)[: max(0, window - 1)]

@@ -215,14 +215,14 @@ FAULTS = (
     _fault(
         "mask-too-short.tree-cells-alone",
         "a mask of the tree's columns alone is handed on as one with the prefix's",
-        ("B024", "flashinfer-ai/flashinfer#3176"), "unknown",
+        ("B024", "flashinfer-ai/flashinfer#3176"), "wrong-shape",
         partial(_laid, relaid=_tree_cells_alone), case(request(prefix=1)),
         ("contract", "measured"),
     ),
     _fault(
         "mask-too-short.at-the-context",
         "the mask is sized rows by context, and a prefix at its end leaves no columns for the tree",
-        ("B026", "sgl-project/sglang#29450"), "unknown",
+        ("B026", "sgl-project/sglang#29450"), "wrong-shape",
         partial(_laid, relaid=_cut_at_the_context), case(request()),
         ("contract", "measured"),
     ),

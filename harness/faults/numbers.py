@@ -265,7 +265,8 @@ FAULTS = (
     ),
     _fault(
         "kv-scale-of-first-head", "the scale of the first KV head is read for all of them",
-        each(FIVE, _read_with(lambda k, v: (k[:1].expand_as(k), v[:1].expand_as(v)))), "unknown",
+        each(FIVE, _read_with(lambda k, v: (k[:1].expand_as(k), v[:1].expand_as(v)))),
+        "kv-scale-of-other",
         case(request(), kv_dtype="int8", heads=(2, 2)), "sgl-project/sgl-kernel-xpu#252",
     ),
 )  # fmt: skip
