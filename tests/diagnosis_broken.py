@@ -199,6 +199,55 @@ def move_in_place(self, moves, k_cache, v_cache):
         v_cache[target] = v_cache[source]
 
 
+def move_out_of_step(self, moves, k_cache, v_cache):
+    """Behind each path the targets have padding, and the sources have none."""
+    sources = [source for source, _ in moves if source is not None]
+    targets = [target for _, target in moves]
+    Plain.move(self, list(zip(sources, targets, strict=False)), k_cache, v_cache)
+
+
+def moves_and_padding(self, x, b, sources, targets):
+    padding = [(None, x.kv.pad_slot)] * (x.spec_steps + 1 - len(sources))
+    return [*zip(sources, targets, strict=True), *padding]
+
+
+def move_half_of_the_lanes(self, moves, k_cache, v_cache):
+    halves = [cache[..., : cache.shape[2] // 2] for cache in (k_cache, v_cache)]
+    Plain.move(self, moves, *halves)
+
+
+class WritesLate(Plain):
+    """Rows are written when attention is over."""
+
+    def write(self, x, k, v, k_cache, v_cache):
+        pass
+
+    def attend(self, x, q, k, v, k_cache, v_cache):
+        done = Plain.attend(self, x, q, k, v, k_cache, v_cache)
+        Plain.write(self, x, k, v, k_cache, v_cache)
+        return done
+
+
+class ReadsWhatItBrings(Plain):
+    """Attention has the rows at hand, and leaves those past each root out of the cache."""
+
+    def attend(self, x, q, k, v, k_cache, v_cache):
+        before = k_cache.clone(), v_cache.clone()
+        done = Plain.attend(self, x, q, k, v, k_cache, v_cache)
+        roots = x.qo_indptr.tolist()
+        for row, slot in enumerate(x.out_cache_loc.tolist()):
+            if row not in roots:
+                k_cache[slot], v_cache[slot] = before[0][slot], before[1][slot]
+        return done
+
+
+def padding_names_the_root(self, trees, rows, starts):
+    down, right, up, index = Plain.links(self, trees, rows, starts)
+    for b, tree in enumerate(trees):
+        down[b][len(tree) : rows[b]] = [0] * (rows[b] - len(tree))
+    return down, right, up, index
+
+
 def move_pages(self, x, b, sources, targets):
     page = x.kv.page_size
     return [
@@ -524,6 +573,7 @@ BROKEN = {
     # candidate
     "tokens-shifted": [
         (broken(token=lambda self, c, b, row: Plain.token(self, c, b, (row + 1) % int(c.num_nodes[b]))), TWO),
+        (broken(emit=lambda self, x, b, rows, predicted, drafted: [drafted[j + 1] for j in range(len(rows) - 1)] + [predicted[rows[-1]]]), TWO),
     ],
     "tokens-of-neighbour": [
         (broken(token=lambda self, c, b, row: Plain.token(self, c, b - 1, row % int(c.num_nodes[b - 1]))), TWO),
@@ -569,6 +619,7 @@ BROKEN = {
             broken(children=lambda self, x, b, row: [*Plain.children(self, x, b, row), *(range(N(x, b), int(x.qo_indptr[b + 1] - x.qo_indptr[b])) if row < N(x, b) else [])]),
             PADDED,
         ),
+        (broken(links=padding_names_the_root), PADDED),
     ],
     "accept-len-off-by-one": [(broken(accept_len=lambda self, rows: len(rows) - 1), TWO)],
     # kv
@@ -587,14 +638,20 @@ BROKEN = {
     ],
     "write-skipped": [
         (broken(write=lambda self, x, k, v, kc, vc: [(kc.__setitem__(s, k[r]), vc.__setitem__(s, v[r])) for r, s in enumerate(x.out_cache_loc.tolist()) if r not in x.qo_indptr.tolist()]), TWO),
+        (WritesLate, TWO),
+        (ReadsWhatItBrings, TWO),
     ],
     "not-compacted": [(broken(moves=lambda self, x, b, sources, targets: []), TWO)],
     "moved-in-place": [(broken(move=move_in_place), ONE)],
     "page-moved-for-token": [(broken(moves=move_pages), PAGED)],
-    "half-moved": [(broken(moves=lambda self, x, b, sources, targets: list(zip(sources, targets, strict=True))[:-1]), TWO)],
+    "half-moved": [
+        (broken(moves=lambda self, x, b, sources, targets: list(zip(sources, targets, strict=True))[:-1]), TWO),
+        (broken(move=move_half_of_the_lanes), TWO),
+    ],
     "boundary-off-by-one": [(broken(boundary=lambda self, x, b, length: P(x, b) + length - 1), TWO)],
     "boundary-optimistic": [(broken(boundary=lambda self, x, b, length: P(x, b) + N(x, b)), TWO)],
     "over-read": [(broken(commit=stride_of_rows), TWO)],
+    "lists-out-of-step": [(broken(moves=moves_and_padding, move=move_out_of_step), TWO)],
     "one-cache-only": [
         (broken(move=values_stay), TWO),
         (broken(write=lambda self, x, k, v, kc, vc: [kc.__setitem__(s, k[r]) for r, s in enumerate(x.out_cache_loc.tolist())]), TWO),

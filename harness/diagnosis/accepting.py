@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from treeproof.diagnosis.evidence import Walk
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
+from treeproof.diagnosis.links import padding_linked
 from treeproof.diagnosis.walking import Step, as_walk, most_rows, walked
 from treeproof.diagnosis.world import World
 
@@ -67,6 +68,14 @@ def walk_first_child_only(right: World) -> Iterator[tuple[str, World]]:
 
     yield "of the root", _going(right, below_root)
 
+    def next_row(step: Step, rows: Sequence[int]) -> int | None:
+        """A chain's walk: the child of a row is the row after it."""
+        after = rows[-1] + 1
+        inside = after < step.ground.requests[step.b].num_rows
+        return after if inside and step.draft(after) == step.want(rows[-1]) else None
+
+    yield "and takes the next row for it", _going(right, next_row)
+
 
 @hypothesis(
     "first-draft-unchecked", "the first draft is accepted whatever the target predicts", "accept"
@@ -93,6 +102,15 @@ def first_draft_unchecked(right: World) -> Iterator[tuple[str, World]]:
 
     yield "the last child, where no other matches", _going(right, last)
 
+    def assumed(step: Step) -> Walk:
+        """The target is not asked after the root: row 1 stands for what it would say."""
+        if step.ground.requests[step.b].num_rows < 2:
+            return as_walk(step, [0])
+        step = step.believing({0: step.draft(1)})
+        return as_walk(step, right_path(right, step))
+
+    yield "and emitted", walks_of(right, assumed)
+
 
 @hypothesis("walk-stops-early", "acceptance stops before the path ends", "accept")
 def walk_stops_early(right: World) -> Iterator[tuple[str, World]]:
@@ -118,6 +136,15 @@ def walk_stops_early(right: World) -> Iterator[tuple[str, World]]:
         return next((i + 1 for i, r in enumerate(rows) if len(step.children(r)) > 1), len(rows))
 
     yield "at a row with several children", cut(until_fork)
+    for most in (16, 32, 64):
+        yield (
+            f"at row {most}",
+            cut(
+                lambda step, rows, most=most: next(  # type: ignore[misc]
+                    (i for i, row in enumerate(rows) if row >= most), len(rows)
+                )
+            ),
+        )
 
 
 @hypothesis(
@@ -160,7 +187,9 @@ def walk_compares_parent(right: World) -> Iterator[tuple[str, World]]:
         yield "that of the same row of the first request", _going(right, unshifted)
 
 
-@hypothesis("padding-accepted", "acceptance walks into padded rows", "accept")
+@hypothesis(
+    "padding-accepted", "acceptance walks into padded rows, or links lead there", "links", "accept"
+)
 def padding_accepted(right: World) -> Iterator[tuple[str, World]]:
     def padded(step: Step) -> range:
         request = step.ground.requests[step.b]
@@ -215,6 +244,14 @@ def padding_accepted(right: World) -> Iterator[tuple[str, World]]:
     yield "below leaves", _going(right, from_leaves)
     yield "below the last row", _going(right, last_then_on)
     yield "whatever is predicted", _going(right, whatever_they_predict)
+
+    def counted(step: Step) -> Walk:
+        rows = right_path(right, step)
+        padding = step.ground.requests[step.b].pad_rows
+        return Walk(tuple(rows), len(rows) + padding, step.emitted(rows))
+
+    yield "in accept_len alone", walks_of(right, counted)
+    yield from padding_linked(right)
 
 
 @hypothesis("accept-len-off-by-one", "accept_len is one off from the rows accepted", "accept")

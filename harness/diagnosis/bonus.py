@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from treeproof.diagnosis.accepting import right_path, walks_of
 from treeproof.diagnosis.evidence import Walk
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
-from treeproof.diagnosis.walking import Step
+from treeproof.diagnosis.walking import Step, as_walk, most_rows
 from treeproof.diagnosis.world import World
 
 
@@ -26,6 +26,20 @@ def _bonus(right: World, bonus: Callable[[Step, list[int]], int]) -> World:
 )
 def bonus_from_parent(right: World) -> Iterator[tuple[str, World]]:
     yield "", _bonus(right, lambda step, rows: step.want(rows[max(0, len(rows) - 2)]))
+    most = most_rows(right.ground)
+    yield (
+        "at full depth",
+        _bonus(right, lambda step, rows: step.want(rows[-2 if len(rows) == most else -1])),
+    )
+    yield (
+        "at a leaf",
+        _bonus(
+            right,
+            lambda step, rows: step.want(
+                rows[-1] if step.children(rows[-1]) else rows[max(0, len(rows) - 2)]
+            ),
+        ),
+    )
 
 
 @hypothesis(
@@ -60,6 +74,17 @@ def bonus_from_row(right: World) -> Iterator[tuple[str, World]]:
     }
     for detail, row in rows_of.items():
         yield detail, _bonus(right, lambda step, rows, row=row: step.want(row(step, rows)))  # type: ignore[misc]
+
+    def of_first(step: Step) -> Walk:
+        """All predictions are looked up by row of the request: it shows in the whole walk."""
+        rows = range(step.ground.requests[step.b].num_rows)
+        step = step.believing({row: step.predicted[row] for row in rows})
+        return as_walk(step, right_path(right, step))
+
+    yield (
+        "that of the same row of the first request, as all along the path",
+        walks_of(right, of_first),
+    )
     drafts: dict[str, Callable[[Step, list[int]], int]] = {
         "the draft of the last accepted row": lambda step, rows: step.draft(rows[-1]),
         "no token": lambda step, rows: -1,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from treeproof.diagnosis.accepting import right_path, walks_of
+from treeproof.diagnosis.evidence import Walk
 from treeproof.diagnosis.ground import Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.position import neighbours
+from treeproof.diagnosis.walking import Step
 from treeproof.diagnosis.world import World
 
 
@@ -22,7 +25,11 @@ def _tokens(right: World) -> list[list[int]]:
 
 
 @hypothesis(
-    "tokens-shifted", "rows carry the tokens of the rows beside them", "tokens", narrow="requests"
+    "tokens-shifted",
+    "rows carry, or a path emits, the tokens of other rows of the request",
+    "tokens",
+    "accept",
+    narrow="requests",
 )
 def tokens_shifted(right: World) -> Iterator[tuple[str, World]]:
     true = _tokens(right)
@@ -72,6 +79,14 @@ def tokens_shifted(right: World) -> Iterator[tuple[str, World]]:
             ),
         )
     yield "in reverse order", _carried(right, lambda row: true[row.b][-1 - row.row])
+
+    def first_rows(step: Step) -> Walk:
+        """An accept emits the drafts of the request's first rows for those of the path."""
+        rows = right_path(right, step)
+        drafts = tuple(step.draft(j + 1) for j in range(len(rows) - 1))
+        return Walk(tuple(rows), len(rows), (*drafts, step.want(rows[-1])))
+
+    yield "of the first rows, where a path is emitted", walks_of(right, first_rows)
     yield (
         "drafts in reverse order",
         _carried(right, lambda row: true[row.b][-row.row] if row.row else true[row.b][0]),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from treeproof.diagnosis.evidence import Commit
+import numpy as np
+
+from treeproof.diagnosis.accepted_lists import ACCEPTED_LISTS
+from treeproof.diagnosis.boundary import BOUNDARY
+from treeproof.diagnosis.evidence import Commit, partly
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
-from treeproof.diagnosis.moving import Moves, committed, own, right_moves
+from treeproof.diagnosis.moving import Moves, committed, right_moves
 from treeproof.diagnosis.position import neighbours
+from treeproof.diagnosis.walking import most_rows
 from treeproof.diagnosis.world import World
-from treeproof.generate.embedding import pool_dims
 from treeproof.properties.traversal import Prediction
 
 
@@ -95,6 +99,25 @@ def page_moved_for_token(right: World) -> Iterator[tuple[str, World]]:
 
     yield "page numbers taken for slots", _with(right, committed(ground, by_number))
 
+    def slots_for_pages(prediction: Prediction, b: int) -> Moves:
+        """Slots given to a pool that takes pages; there is none of that number for most."""
+        pages = ground.case.layout.num_slots // page
+        return [
+            (source * page + i, target * page + i)
+            for source, target in right_moves(ground, prediction.rows[b], b)
+            if max(source, target) < pages
+            for i in range(page)
+        ]
+
+    wrong = committed(ground, slots_for_pages)
+    yield "slots taken for page numbers", _with(right, wrong)
+    for side in ("k", "v"):
+        mixed = zip(right.commits, wrong, strict=True)
+        yield (
+            f"slots taken for page numbers, in {side.upper()} alone",
+            _with(right, tuple(replace(a, **{side: getattr(z, side)}) for a, z in mixed)),
+        )
+
     def whole_list(prediction: Prediction, b: int) -> Moves:
         """The j-th page of the accepted rows' over the j-th page of the request's rows."""
         sources = dict.fromkeys(s // page for s, _ in right_moves(ground, prediction.rows[b], b))
@@ -106,6 +129,15 @@ def page_moved_for_token(right: World) -> Iterator[tuple[str, World]]:
         ]
 
     yield "page by page", _with(right, committed(ground, whole_list))
+
+
+def _partly_moved(commit: Commit) -> Commit:
+    """Slots that take over another one's contents take a part of them."""
+    k, v = (
+        np.array([s if s == slot else partly(int(s)) for slot, s in enumerate(held)])
+        for held in (commit.k, commit.v)
+    )
+    return replace(commit, k=k, v=v)
 
 
 @hypothesis("half-moved", "a part of the accepted rows is not moved", "commit")
@@ -130,6 +162,10 @@ def half_moved(right: World) -> Iterator[tuple[str, World]]:
             return every[part(len(every))]
 
         yield detail, _with(right, committed(ground, moves))
+    yield (
+        "some lanes or heads of each row move",
+        _with(right, tuple(map(_partly_moved, right.commits))),
+    )
     count = len(ground.requests)
     if count > 1:
         requests: dict[str, Callable[[int], bool]] = {
@@ -152,138 +188,21 @@ def half_moved(right: World) -> Iterator[tuple[str, World]]:
             )
 
 
-def _boundary(right: World, boundary: Callable[[Prediction, int], int]) -> World:
-    ground = right.ground
-    return _with(
-        right,
-        committed(
-            ground,
-            lambda prediction, b: right_moves(ground, prediction.rows[b], b),
-            seq_lens=boundary,
-        ),
-    )
-
-
-@hypothesis(
-    "boundary-off-by-one", "the new boundary is one off from P + the rows accepted", "commit"
-)
-def boundary_off_by_one(right: World) -> Iterator[tuple[str, World]]:
-    for by in (-1, 1):
-        yield (
-            f"{by:+d}",
-            _boundary(
-                right,
-                lambda prediction, b, by=by: (  # type: ignore[misc]
-                    right.lengths[b] + len(prediction.rows[b]) + by
-                ),
-            ),
-        )
-
-
-@hypothesis(
-    "boundary-optimistic",
-    "the boundary is counted as if all rows, or all levels, had been accepted",
-    *("commit", "positions", "slots"),
-    narrow="requests",
-)
-def boundary_optimistic(right: World) -> Iterator[tuple[str, World]]:
-    requests, ledger = right.ground.requests, right.ground.scene.ledger
-    # A build of the next round that starts from where a whole path would have ended.
-    levels = {
-        "levels": pool_dims(right.ground.case)[1],
-        "levels and the root": 1 + pool_dims(right.ground.case)[1],
-    }
-    for detail, ahead in levels.items():
-        positions, slots = list(right.positions), list(right.slots)
-        for row in right.ground.rows:
-            table = ledger.req_to_token[ledger.request_slots[row.b]]
-            positions[row.flat] = row.position + ahead
-            slots[row.flat] = table[min(row.prefix + ahead + row.row, len(table) - 1)]
-        yield f"positions, by all {detail}", replace(right, positions=tuple(positions))
-        yield f"slots, by all {detail}", replace(right, slots=tuple(slots))
-        both = replace(right, positions=tuple(positions), slots=tuple(slots))
-        yield f"positions and slots, by all {detail}", both
-    yield (
-        "the longest path accepted in the batch",
-        _boundary(right, lambda prediction, b: right.lengths[b] + max(map(len, prediction.rows))),
-    )
-    deepest = 1 + max(1, *(max(request.tree.depth) for request in requests))
-    ways: dict[str, Callable[[int], int]] = {
-        "": lambda b: requests[b].num_nodes,
-        "padded rows included": lambda b: requests[b].num_rows,
-        "the longest path": lambda b: deepest,
-        "the request's longest path": lambda b: 1 + max(requests[b].tree.depth),
-        "the widest request's rows": lambda b: max(request.num_rows for request in requests),
-    }
-    for detail, rows in ways.items():
-        yield (
-            detail,
-            _boundary(
-                right,
-                lambda prediction, b, rows=rows: right.lengths[b] + rows(b),  # type: ignore[misc]
-            ),
-        )
-
-
-@hypothesis(
-    "over-read",
-    "accepted rows are read at the stride of verify rows, not of the longest path",
-    "commit",
-)
-def over_read(right: World) -> Iterator[tuple[str, World]]:
-    ground = right.ground
-    width = 1 + max(1, *(max(request.tree.depth) for request in ground.requests))
-    strides = {
-        "the widest request's rows": max(request.num_rows for request in ground.requests),
-        "one less": width - 1,
-        "one more": width + 1,
-    }
-    for detail, stride in strides.items():
-        for way in ("cells past the end are left", "cells past the end name the last row",
-                    "the last row goes where -1 says"):  # fmt: skip
-
-            def moves(
-                prediction: Prediction, b: int, stride: int = stride, way: str = way
-            ) -> Moves:
-                flat: list[int] = []
-                for c, rows in enumerate(prediction.rows):
-                    first = ground.case.qo_indptr[c]
-                    flat += [*(first + r for r in rows), *[-1] * (width - len(rows))]
-                found = []
-                for j in range(len(prediction.rows[b])):
-                    at = b * stride + j
-                    row = flat[at] if at < len(flat) else -1
-                    if row < 0 and way == "cells past the end are left":
-                        continue
-                    if row < 0:
-                        row = ground.case.num_rows - 1
-                    source = right.slots[row]
-                    found.append((source, own(ground, b, j)))
-                return found
-
-            yield f"{detail}, {way}", _with(right, committed(ground, moves))
-
-    def every_row(prediction: Prediction, b: int) -> Moves:
-        """As many entries as there are verify rows: those behind the path are padding, -1."""
-        rows = [
-            *prediction.rows[b],
-            *[-1] * (ground.requests[b].num_nodes - len(prediction.rows[b])),
-        ]
-        first = ground.case.qo_indptr[b]
-        return [
-            (right.slots[first + row if row >= 0 else -1], own(ground, b, j))
-            for j, row in enumerate(rows)
-        ]
-
-    yield "every row of the request moves", _with(right, committed(ground, every_row))
-
-
 @hypothesis("next-root-not-bonus", "the next root is not the bonus token just emitted", "commit")
 def next_root_not_bonus(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
 
     def moves(prediction: Prediction, b: int) -> Moves:
         return right_moves(ground, prediction.rows[b], b)
+
+    width = most_rows(ground)
+
+    def at_row_stride(prediction: Prediction, b: int) -> int:
+        cells: list[int] = []
+        for emitted in prediction.emitted:
+            cells += [*emitted, *[-1] * (width - len(emitted))]
+        at = ground.case.qo_indptr[b] + len(prediction.rows[b]) - 1
+        return cells[min(at, len(cells) - 1)]
 
     roots: dict[str, Callable[[Prediction, int], int]] = {
         "the last accepted draft": lambda prediction, b: (
@@ -294,6 +213,10 @@ def next_root_not_bonus(right: World) -> Iterator[tuple[str, World]]:
         ],
         "the first token emitted": lambda prediction, b: prediction.emitted[b][0],
         "the token behind it": lambda prediction, b: -1,
+        "the last column of a padded line": lambda prediction, b: (
+            prediction.emitted[b][-1] if len(prediction.emitted[b]) == width else -1
+        ),
+        "the cell at the stride of verify rows": at_row_stride,
         "the same root again": lambda prediction, b: ground.requests[b].tree.tokens[0],
         "0": lambda prediction, b: 0,
     }
@@ -308,10 +231,9 @@ def next_root_not_bonus(right: World) -> Iterator[tuple[str, World]]:
 COMMITTING: tuple[Hypothesis, ...] = (
     not_compacted,
     moved_in_place,
-    boundary_optimistic,
-    boundary_off_by_one,
+    *BOUNDARY,
     half_moved,
     page_moved_for_token,
-    over_read,
+    *ACCEPTED_LISTS,
     next_root_not_bonus,
 )

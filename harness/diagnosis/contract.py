@@ -8,7 +8,9 @@ from itertools import chain, combinations
 
 from treeproof.contract.backend import STAGES
 from treeproof.contract.case import VerifyCase
+from treeproof.diagnosis.evidence import Walk
 from treeproof.diagnosis.hypothesis import Hypothesis, States
+from treeproof.diagnosis.walking import most_rows
 from treeproof.diagnosis.world import Contract, World
 
 _PLACES = ("plan", *STAGES, "close")
@@ -55,6 +57,19 @@ def _row_counts(right: World) -> Iterator[tuple[str, World]]:
             yield " and ".join(kinds), replace(right, contract=contract)
 
 
+def _unwritten(right: World) -> Iterator[tuple[str, World]]:
+    yield from _breaking(("not-finite",))(right)
+    ground, width = right.ground, most_rows(right.ground)
+
+    def zeros(b: int, walk: Walk) -> Walk:
+        """accept_index is not padded with -1, and 0 is the first row of the launch."""
+        behind = (-ground.case.qo_indptr[b],) * (width - len(walk.rows))
+        return replace(walk, rows=(*walk.rows, *behind))
+
+    walks = tuple(tuple(zeros(b, walk) for b, walk in enumerate(line)) for line in right.walks)
+    yield "accept_index past the path is 0", replace(right, walks=walks)
+
+
 def _hypothesis(
     name: str, says: str, kinds: tuple[str, ...], details: tuple[str, ...] = ("",)
 ) -> Hypothesis:
@@ -75,7 +90,12 @@ CONTRACT: tuple[Hypothesis, ...] = (
         ("wrong-shape", "wrong-type", "wrong-dtype", "unknown-field", "malformed-table"),
     ),
     _hypothesis("mutates-input", "a stage changes what it was given to read", ("mutates-input",)),
-    _hypothesis("unwritten-output", "a part of the output is never written", ("not-finite",)),
+    Hypothesis(
+        "unwritten-output",
+        "a part of the output is never written",
+        frozenset({"contract", "accept"}),
+        _unwritten,
+    ),
     _hypothesis(
         "nondeterministic",
         "the same launch gives other bits each time",

@@ -26,6 +26,15 @@ KEPT, STRANGE, PADDED = -1, -2, -3
 """What a slot holds after a write besides the rows of the launch: what it held before, something
 that no row brought, and the K or V of a padded row."""
 
+_PARTLY = -10
+
+
+def partly(source: int) -> int:
+    """What a slot holds whose lanes or heads are in part those of a row, or of another slot, and in
+    part what they were before."""
+    return _PARTLY - source
+
+
 Counts = npt.NDArray[np.float64]
 Writes = Mapping[int, tuple[int, int]]
 """Slot to the flat rows whose K and V it holds; slots that did not change are left out."""

@@ -106,7 +106,7 @@ def _parts(right: World, world: World, narrow: Narrow) -> Iterator[tuple[str, Wo
 
 
 _NOT_BY_ROW = (
-    "lengths", "links", "written", "walks", "commits", "law", "heads", "contract",
+    "lengths", "links", "written", "left", "walks", "commits", "law", "heads", "contract",
 )  # fmt: skip
 
 

@@ -69,10 +69,52 @@ def links_off_by_one(right: World) -> Iterator[tuple[str, World]]:
                 )
 
 
+def _everywhere(right: World, **tables: Callable[[int, int, int], int]) -> World:
+    """Tables with other cells, those of padded rows among them, and the walks they lead to."""
+    links = dict(right.links)
+    for name, cell in tables.items():
+        links[name] = tuple(
+            tuple(cell(b, row, true) for row, true in enumerate(line))
+            for b, line in enumerate(right.links[name])
+        )
+    return replace(right, links=links, walks=along(right.ground, links))
+
+
+def padding_linked(right: World) -> Iterator[tuple[str, World]]:
+    """Links that lead to padded rows, or from them into the tree."""
+    requests = right.ground.requests
+
+    def padded(b: int, row: int) -> bool:
+        return requests[b].num_nodes <= row < requests[b].num_rows
+
+    def first_padded(b: int, true: int) -> int:
+        return requests[b].num_nodes if requests[b].pad_rows else true
+
+    def child(b: int, row: int, true: int) -> int:
+        return first_padded(b, true) if row == 0 and true < 0 else true
+
+    def youngest(b: int, row: int, true: int) -> int:
+        of_root = _is_last(right.ground, b, row) and requests[b].parent_rows[row] == 0
+        return first_padded(b, true) if row < requests[b].num_nodes and of_root else true
+
+    def zero(b: int, row: int, true: int) -> int:
+        return 0 if padded(b, row) else true
+
+    yield "below the root", _everywhere(right, **{DOWN: child, RIGHT: youngest})
+    for of, tables in (
+        ("children", (DOWN,)), ("siblings", (RIGHT,)), ("parents", (UP,)),
+        ("children and siblings", (DOWN, RIGHT)), ("links", (DOWN, RIGHT, UP)),
+    ):  # fmt: skip
+        yield (
+            f"{of} of padded rows name the root",
+            _everywhere(right, **dict.fromkeys(tables, zero)),
+        )
+
+
 def _is_last(ground: Ground, b: int, row: int) -> bool:
     """Whether the row is its parent's last child."""
     up = ground.requests[b].parent_rows
-    return row > 0 and row == max(r for r, parent in enumerate(up) if parent == up[row])
+    return 0 < row < len(up) and row == max(r for r, parent in enumerate(up) if parent == up[row])
 
 
 @hypothesis("last-sibling-linked", "the last child of a row has a next sibling", *_GROUPS)
@@ -101,6 +143,10 @@ def last_sibling_linked(right: World) -> Iterator[tuple[str, World]]:
         ),
         "the last row": lambda b, row: ground.requests[b].num_nodes - 1,
     }
+    yield (
+        "the root, wherever there is none",
+        _everywhere(right, **{RIGHT: lambda b, row, true: max(0, true)}),
+    )
     for detail, target in targets.items():
 
         def cell(b: int, row: int, true: int, target: Callable[[int, int], int] = target) -> int:
@@ -153,6 +199,26 @@ def sibling_lost(right: World) -> Iterator[tuple[str, World]]:
         "every other one",
         _linked(right, {RIGHT: lambda b, row, true: sibling[b][true] if true >= 0 else true}),
     )
+    yield (
+        "the one after each child, unless it is the last",
+        _linked(
+            right,
+            {
+                RIGHT: lambda b, row, true: (
+                    sibling[b][true] if true >= 0 and sibling[b][true] >= 0 else true
+                )
+            },
+        ),
+    )
+    for most in (16, 32, 64):
+
+        def inside(b: int, row: int, true: int, most: int = most) -> int:
+            return true if true < most else -1
+
+        yield (
+            f"rows from {most} on",
+            _linked(right, {DOWN: inside, RIGHT: inside}, walks=False),
+        )
     # The list is entered at another child: those before it are lost.
     yield (
         "the first",
@@ -225,6 +291,11 @@ def links_of_neighbour(right: World) -> Iterator[tuple[str, World]]:
     yield (
         "rows counted in the request",
         _linked(right, {INDEX: lambda b, row, true: row}),
+    )
+    widest = max(request.num_rows for request in right.ground.requests)
+    yield (
+        "rows counted as if all requests were as long as the longest",
+        _linked(right, {INDEX: lambda b, row, true: b * widest + row}),
     )
 
 

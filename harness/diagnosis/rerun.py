@@ -44,7 +44,8 @@ def writes_of(world: World) -> Writes:
     def code(row: int) -> int:
         return PADDED if row >= 0 and row_slot[row] < 0 else row
 
-    found = {slot: (code(k), code(v)) for slot, (k, v) in world.written.items() if slot != pad}
+    left = world.written if world.left is None else world.left
+    found = {slot: (code(k), code(v)) for slot, (k, v) in left.items() if slot != pad}
     tree = set(row_slot)
     # Before a launch the tree's own slots hold what padded rows bring.
     return {

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from treeproof.contract.case import VerifyCase
-from treeproof.diagnosis.evidence import KEPT, Group
+from treeproof.diagnosis.evidence import KEPT, Group, partly
 from treeproof.diagnosis.ground import Ground, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
+from treeproof.diagnosis.misplacing import beside_their_columns, to_neighbour
 from treeproof.diagnosis.moving import moved
 from treeproof.diagnosis.position import neighbours
 from treeproof.diagnosis.world import World
@@ -35,6 +36,12 @@ def _sent(right: World, slot: Callable[[Row], int]) -> Iterator[tuple[str, World
         for every in (right.seen, right.uncut)
     )
     yield "and read from there", replace(world, seen=seen, uncut=uncut)
+    # What a launch brings may be read before, or without, the cache.
+    yield "and read before", replace(world, written=right.written, left=written)
+    yield (
+        "and to its own as well",
+        replace(world, written=right.written, left={**right.written, **written}),
+    )
 
 
 def _named(right: World, detail: str, slot: Callable[[Row], int]) -> Iterator[tuple[str, World]]:
@@ -73,6 +80,7 @@ def slot_of_neighbour(right: World) -> Iterator[tuple[str, World]]:
         yield from _named(right, f"{name} row", by_row)
         yield from _named(right, f"{name} row, where it has one", where_it_has)
         yield from _named(right, f"{name} column", by_column)
+        yield f"{name} row, for accepted rows", replace(right, commits=to_neighbour(right, other))
 
 
 @hypothesis("slot-off-by-one", "a row is written one slot beside its own", *_GROUPS)
@@ -105,6 +113,8 @@ def slot_off_by_one(right: World) -> Iterator[tuple[str, World]]:
                 f"{by:+d} {detail}, the root excepted",
                 lambda row, slot=slot: slot(row) if row.row else ground.own(row.b, 0).v,  # type: ignore[misc]
             )
+    for detail, commits in beside_their_columns(right):
+        yield detail, replace(right, commits=commits)
 
 
 @hypothesis(
@@ -157,6 +167,7 @@ def padding_written(right: World) -> Iterator[tuple[str, World]]:
             for slot, true in zip(slots, right.slots, strict=True)
         )
         yield detail, replace(right, slots=declared, written=written)
+        yield f"{detail}, after attention", replace(right, slots=declared, left=written)
         real = {**written, **right.written}
         yield f"{detail}, real rows last", replace(right, slots=declared, written=real)
     yield "where an earlier batch had rows", replace(right, again=_slots_left)
@@ -172,13 +183,15 @@ def _slots_left(world: World, earlier: VerifyCase) -> World:
     return replace(world, slots=slots)
 
 
-@hypothesis("write-skipped", "a row's K and V are not written", "attend")
+@hypothesis("write-skipped", "a row's K and V are not written, or not all, or too late", "attend")
 def write_skipped(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
+    order = {row.flat: i for i, row in enumerate(ground.rows)}
     rows: dict[str, Callable[[Row], bool]] = {
         "all rows": lambda row: True,
         "the root": lambda row: row.row == 0,
         "all but the root": lambda row: row.row > 0,
+        "the first row of the launch": lambda row: row.flat == ground.rows[0].flat,
         "the last row of each request": lambda row: row.row == len(ground.by_request[row.b]) - 1,
         "the last row of the launch": lambda row: row.flat == ground.rows[-1].flat,
         "leaves": lambda row: not any(r.parent == row.row for r in ground.by_request[row.b]),
@@ -187,6 +200,8 @@ def write_skipped(right: World) -> Iterator[tuple[str, World]]:
         "the first request": lambda row: row.b == 0,
         "odd rows": lambda row: row.row % 2 == 1,
         "even rows": lambda row: row.row % 2 == 0,
+        "odd rows of the launch": lambda row: order[row.flat] % 2 == 1,
+        "even rows of the launch": lambda row: order[row.flat] % 2 == 0,
         "siblings but the first": lambda row: (
             row.row > 0
             and any(r.parent == row.parent and r.row < row.row for r in ground.by_request[row.b])
@@ -196,6 +211,15 @@ def write_skipped(right: World) -> Iterator[tuple[str, World]]:
         lost = {right.slots[row.flat] for row in ground.rows if skipped(row)}
         written = {slot: held for slot, held in right.written.items() if slot not in lost}
         yield detail, replace(right, written=written)
+        yield f"{detail}, where it is read before", replace(right, left=written)
+        yield (
+            f"{detail}, until it has been read",
+            replace(right, written=written, left=right.written),
+        )
+        part = {
+            slot: (partly(k), partly(v)) for slot, (k, v) in right.written.items() if slot in lost
+        }
+        yield f"{detail}, some lanes or heads of it", replace(right, left={**written, **part})
 
 
 @hypothesis("one-cache-only", "K moves without V, or V without K", "attend", "commit")
@@ -211,6 +235,7 @@ def one_cache_only(right: World) -> Iterator[tuple[str, World]]:
             for commit, unmoved in zip(right.commits, still, strict=True)
         )
         yield f"{kept.upper()} is left as it was", replace(right, written=written, commits=commits)
+        yield f"{kept.upper()} is left as it was, and read before", replace(right, left=written)
 
 
 SLOTS: tuple[Hypothesis, ...] = (

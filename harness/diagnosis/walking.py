@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treeproof.diagnosis.evidence import Walk
 from treeproof.diagnosis.ground import Ground
@@ -37,6 +37,13 @@ class Step:
     def want(self, row: int) -> int:
         flat = self.first + row
         return self.predicted[flat] if 0 <= flat < len(self.predicted) else -1
+
+    def believing(self, predicted: Mapping[int, int]) -> Step:
+        """The same where other tokens stand for what the target predicts after these rows."""
+        tokens = list(self.predicted)
+        for row, token in predicted.items():
+            tokens[self.first + row] = token
+        return replace(self, predicted=tokens)
 
     def emitted(self, rows: Sequence[int]) -> tuple[int, ...]:
         """What the target predicts after each row."""

@@ -39,7 +39,7 @@ class World:
 
     `uncut` are the keys of each real row before a window cuts, `seen` after it. `heads`: query heads
     that read `seen`, all where None; the others read `others`. `written`: slot to the flat rows whose
-    K and V it holds after a launch.
+    K and V it holds when rows are read. `left`: the same after the launch, where that is not the same.
     """
 
     ground: Ground
@@ -60,6 +60,7 @@ class World:
     merge: Merge = softmerge
     masks_alone: bool = False
     """What is stated is so of masks; a list that says the same has another cause."""
+    left: Mapping[int, tuple[int, int]] | None = None
     again: Again = None
     """What is so after another case on the same object; None: what is so on a fresh one."""
 
@@ -118,12 +119,12 @@ class World:
 
 
 _FIELDS: Mapping[Group, tuple[str, ...]] = {
-    "attend": ("seen", "written", "law", "heads"),
+    "attend": ("seen", "written", "left", "law", "heads"),
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
     "again": (
-        *("tokens", "positions", "slots", "links", "uncut", "seen", "written", "law", "heads"),
-        *("walks", "contract", "again"),
+        *("tokens", "positions", "slots", "links", "uncut", "seen", "written", "left", "law"),
+        *("heads", "walks", "contract", "again"),
     ),
 }
 

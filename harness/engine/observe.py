@@ -6,7 +6,7 @@ a right build would have given it, so that evidence shows the stage at fault and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from treeproof.diagnosis.evidence import (
     TableReads,
     Walk,
     Writes,
+    partly,
 )
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.options import CheckOptions
@@ -251,24 +252,69 @@ def _writes(scene: Scene, done: Launched) -> Writes:
     k_rows, v_rows = _rows_by_bits(done.k_stored), _rows_by_bits(done.v_stored)
     padding = scene.padding.tolist()
     k_cache, v_cache = done.k_cache.cpu(), done.v_cache.cpu()
-    k_kept = same_rows(k_cache, done.k_before.cpu())
-    v_kept = same_rows(v_cache, done.v_before.cpu())
+    k_before, v_before = done.k_before.cpu(), done.v_before.cpu()
+    k_stored, v_stored = done.k_stored.cpu(), done.v_stored.cpu()
+    k_kept, v_kept = same_rows(k_cache, k_before), same_rows(v_cache, v_before)
 
-    def holder(kept: Tensor, cache: Tensor, rows: dict[bytes, int], slot: int) -> int:
+    def holder(
+        kept: Tensor,
+        cache: Tensor,
+        before: Tensor,
+        stored: Tensor,
+        rows: dict[bytes, int],
+        slot: int,
+    ) -> int:
         if bool(kept[slot]):
             return KEPT
         row = rows.get(_bits(cache[slot]), STRANGE)
-        return PADDED if row >= 0 and padding[row] else row
+        if row == STRANGE:
+            return _in_part(cache[slot], before[slot], stored)
+        return PADDED if padding[row] else row
 
     changed = (~(k_kept & v_kept)).nonzero().flatten().tolist()
     return {
         slot: (
-            holder(k_kept, k_cache, k_rows, slot),
-            holder(v_kept, v_cache, v_rows, slot),
+            holder(k_kept, k_cache, k_before, k_stored, k_rows, slot),
+            holder(v_kept, v_cache, v_before, v_stored, v_rows, slot),
         )
         for slot in changed
         if slot != scene.case.layout.pad_slot
     }
+
+
+def _slot_codes(slots: int, heads: int, width: int, salt: int, device: torch.device) -> Tensor:
+    """(slots, heads, width): every slot's own, in each half of the lanes too where these are enough.
+
+    Eight values a lane, which every type that a cache may have holds exactly.
+    """
+    half = width // 2
+    if 8**half < slots:
+        return sign_codes(slots, heads, width, salt, device)
+    number = torch.arange(slots, device=device)[:, None, None]
+    lane = torch.arange(width, device=device)
+    head = torch.arange(heads, device=device)[:, None]
+    digit = (number // 8 ** (lane % half).clamp(max=12) + head + salt) % 8
+    return torch.where(digit < 4, 2.0**digit, -(2.0 ** (digit - 4)))
+
+
+def _in_part(now: Tensor, before: Tensor, sources: Tensor) -> int:
+    """`partly` of the source (n, heads, lanes) that some of the lanes or heads are from, where the
+    others are as before; `STRANGE` where there is none."""
+    for part in _parts(*now.shape):
+        if not bool(part.all()) and _bits(now[~part]) == _bits(before[~part]):
+            for i, source in enumerate(sources):
+                if _bits(source[part]) == _bits(now[part]):
+                    return partly(i)
+    return STRANGE
+
+
+def _parts(heads: int, lanes: int) -> Iterator[Tensor]:
+    """(heads, lanes) bool: what is moved where a stride or a loop is cut short."""
+    head, lane = torch.arange(heads)[:, None], torch.arange(lanes)[None]
+    for part in (lane < lanes // 2, lane >= lanes // 2, head < 1, head >= 1, head < heads // 2):
+        part = part.expand(heads, lanes)
+        if bool(part.any()):
+            yield part
 
 
 def _rows_by_bits(rows: Tensor) -> dict[bytes, int]:
@@ -366,8 +412,8 @@ def _commit(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
         return
     shape, slots, scene = trial.case.shape, trial.case.layout.num_slots, trial.scene
     before = tuple(
-        sign_codes(slots, shape.num_kv_heads, width, code, scene.device).to(scene.stored_dtype)
-        for width, code in ((shape.head_dim, 3), (shape.v_head_dim, 4))
+        _slot_codes(slots, shape.num_kv_heads, width, salt, scene.device).to(scene.stored_dtype)
+        for width, salt in ((shape.head_dim, 3), (shape.v_head_dim, 4))
     )
     slot_of = [_rows_by_bits(cache) for cache in before]
     seen, rounds = garble(x, trial.backend.consumes, trial.case.seed), []
@@ -379,8 +425,16 @@ def _commit(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
         trial.unchanged("commit", accepted, given[1])
         done = contract.valid_committed(result, scene)
         k, v = (
-            np.array([names.get(_bits(row), STRANGE) for row in cache.cpu()], dtype=np.int64)
-            for names, cache in zip(slot_of, after, strict=True)
+            np.array(
+                [
+                    names[_bits(row)] if _bits(row) in names else _in_part(row, was, first)
+                    for row, was in zip(cache.cpu(), first, strict=True)
+                ],
+                dtype=np.int64,
+            )
+            for names, cache, first in zip(
+                slot_of, after, (cache.cpu() for cache in before), strict=True
+            )
         )
         rounds.append(Commit(k, v, tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist())))
     if not trial.borrows("commit"):

@@ -77,10 +77,9 @@ def _pages(cache: Tensor, size: int) -> Tensor:
 
 def _whole_pages(m: Moves) -> None:
     size = m.x.kv.page_size
+    sources, targets = ([s // size for s in slots] for slots in (m.sources, m.targets))
     for cache in m.caches:
-        sources, targets = ([s // size for s in slots] for slots in (m.sources, m.targets))
-        for source, target in zip(sources, targets, strict=True):
-            _pages(cache, size)[target] = _pages(cache, size)[source].clone()
+        move(_pages(cache, size), sources, targets)
 
 
 def _slots_as_pages(m: Moves) -> None:
@@ -229,11 +228,11 @@ _WRONG = (
     ),
     _Wrong(
         "not-compacted", "first-request-moved", "only the first request's path is moved",
-        "not-compacted", _first_request, case(request(), request(FORK)), _COMPACTION,
+        "half-moved", _first_request, case(request(), request(FORK)), _COMPACTION,
     ),
     _Wrong(
         "not-compacted", "first-draft-moved", "only the first accepted draft is moved",
-        "not-compacted", _first_draft, _SWAP, _COMPACTION,
+        "half-moved", _first_draft, _SWAP, _COMPACTION,
     ),
     _Wrong(
         "one-cache-moved", "k", "keys of the accepted path are moved, values are not",
@@ -276,7 +275,7 @@ _WRONG = (
     ),
     _Wrong(
         "accept-index-over-read", "rows",
-        "as many entries of accept_index are read as there are rows", "over-read",
+        "as many entries of accept_index are read as there are rows", "raises",
         _reads_all_rows, _FORK, ("B067",), "contract",
     ),
     _Wrong(
@@ -303,11 +302,11 @@ _WRONG = (
     ),
     _Wrong(
         "commit-moves-padding", "", "the -1 after a path is taken for the last row, and moved",
-        "slot-of-neighbour", _padding_too, case(request(), request((-1, 0))), ("B067",),
+        "over-read", _padding_too, case(request(), request((-1, 0))), ("B067",),
     ),
     _Wrong(
         "commit-lists-misaligned", "",
-        "sources are listed without padding and targets with it", "slot-off-by-one",
+        "sources are listed without padding and targets with it", "lists-out-of-step",
         _misaligned, case(request(), request((-1, 0))), ("B067",),
     ),
     _Wrong(

@@ -119,19 +119,19 @@ _WRONG = (
     ),
     _Wrong(
         "next-root", "first-token", "the next root is the first token emitted, not the last",
-        "bonus-from-row", _first_token, _PAIR, ("sgl-project/sglang#26866",),
+        "next-root-not-bonus", _first_token, _PAIR, ("sgl-project/sglang#26866",),
     ),
     _Wrong(
         "next-root", "last-column", "the next root is read from the end of the padded line",
-        "bonus-from-row", _last_column, case(request()), ("sgl-project/sglang#26866",),
+        "next-root-not-bonus", _last_column, case(request()), ("sgl-project/sglang#26866",),
     ),
     _Wrong(
         "next-root", "of-neighbour", "a request goes on with the bonus of the one before it",
-        "bonus-from-row", _of_neighbour, case(request(), request()), ("B090",),
+        "next-root-not-bonus", _of_neighbour, case(request(), request()), ("B090",),
     ),
     _Wrong(
         "next-root", "stride", "lines of the token table are taken to be as wide as the tree",
-        "bonus-from-row", _stride_of_rows, case(request(), request()),
+        "next-root-not-bonus", _stride_of_rows, case(request(), request()),
         ("sgl-project/sglang#15360", "sgl-project/sglang#26866"),
     ),
     _Wrong(

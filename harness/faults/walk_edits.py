@@ -104,7 +104,7 @@ FAULTS = (
     _fault(
         "walk-root-prediction",
         "every level is compared with the prediction at the root",
-        "unknown",
+        "walk-compares-parent",
         _ROOT_PREDICTION,
         case(request(CHAIN)),
         "ohdearquant/lattice#243",
