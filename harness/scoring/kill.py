@@ -54,13 +54,13 @@ def kill(
 def _diagnosed(pair: Pair, found: Kill, planted: Backend) -> Kill:
     """The cause, as a run would name it on the smallest case."""
     assert found.case is not None
-    cause, candidates, seconds = HANGS, (HANGS,), 0.0
-    if not pair.fault.fatal:
-        seen = look(found.case, planted, CheckOptions())
-        cause, candidates = (seen.cause, seen.candidates) if seen else (UNKNOWN, ())
-        seconds = seen.seconds if seen else 0.0
+    if pair.fault.fatal:  # that it never came back is all the evidence there is
+        return msgspec.structs.replace(found, cause=HANGS, candidates=(HANGS,))
+    seen = look(found.case, planted, CheckOptions())
+    if seen is None:
+        return msgspec.structs.replace(found, cause=UNKNOWN)
     return msgspec.structs.replace(
-        found, cause=cause, candidates=candidates, diagnosis_seconds=seconds
+        found, cause=seen.cause, candidates=seen.candidates, diagnosis_seconds=seen.seconds
     )
 
 
