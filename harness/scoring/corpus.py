@@ -54,7 +54,7 @@ def keep(kill: Kill, folder: Path) -> Path:
         case=kill.case,
         backend=kill.backend,
         failure=FailureKey(identity=kill.identity, kind=kill.kind),
-        message=kill.message,
+        message=exactly(kill.fault).says,
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kill.fault}.json"
