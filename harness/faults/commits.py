@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from treeproof.contract.backend import Backend
-from treeproof.contract.case import VerifyCase
-from treeproof.contract.failure import Identity
-from treeproof.faults.fault import Applies, Fault
 from treeproof.faults.moves import Moves, commits, move, moving
 from treeproof.faults.smallest import CHAIN, FORK, case, request
+from treeproof.faults.wrong import Wrong, faults_of
 
 _FORK = case(request(FORK))
 """Accepting row 2 moves it to column 1."""
@@ -208,128 +205,101 @@ def _reads_table(backend: Backend) -> bool:
     return commits(backend) and {"req_to_token", "request_slots"} <= backend.consumes
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    family: str
-    variant: str
-    says: str
-    cause: str
-    move: Callable[[Moves], None]
-    smallest: VerifyCase
-    sources: tuple[str, ...]
-    identity: Identity = "kv"
-    applies: Applies = commits
-
-
-_WRONG = (
-    _Wrong(
+_WRONG: tuple[Wrong[Callable[[Moves], None]], ...] = (
+    Wrong(
         "not-compacted", "", "the accepted rows stay where they were verified", "not-compacted",
         _stays, _FORK, (*_COMPACTION, "openvinotoolkit/openvino#38079"),
     ),
-    _Wrong(
+    Wrong(
         "not-compacted", "first-request-moved", "only the first request's path is moved",
         "half-moved", _first_request, case(request(), request(FORK)), _COMPACTION,
     ),
-    _Wrong(
+    Wrong(
         "not-compacted", "first-draft-moved", "only the first accepted draft is moved",
         "half-moved", _first_draft, _SWAP, _COMPACTION,
     ),
-    _Wrong(
+    Wrong(
         "one-cache-moved", "k", "keys of the accepted path are moved, values are not",
         "one-cache-only", _only(0), _FORK, ("openvinotoolkit/openvino#38079", "B069"),
     ),
-    _Wrong(
+    Wrong(
         "one-cache-moved", "v", "values of the accepted path are moved, keys are not",
         "one-cache-only", _only(1), _FORK, ("openvinotoolkit/openvino#38079", "B069"),
     ),
-    _Wrong(
+    Wrong(
         "half-moved", "lanes", "the stride is that of a narrower type: half of each row is moved",
         "half-moved", _half_of_the_lanes, _FORK, ("B070",),
     ),
-    _Wrong(
+    Wrong(
         "half-moved", "heads", "only the first KV head of a row is moved", "half-moved",
         _first_head, case(request(FORK), heads=(2, 2)), ("B070",),
     ),
-    _Wrong(
+    Wrong(
         "moved-in-place", "forwards",
         "rows are moved one by one from the front, over rows that have yet to move",
         "moved-in-place", _one_by_one(backwards=False), _SWAP, ("sgl-project/sglang#15360",),
     ),
-    _Wrong(
+    Wrong(
         "moved-in-place", "backwards",
         "rows are moved one by one from the end, over rows that have yet to move",
         "moved-in-place", _one_by_one(backwards=True), _SWAP, ("sgl-project/sglang#15360",),
     ),
-    _Wrong(
+    Wrong(
         "page-moved", "whole", "the whole page of an accepted row is moved",
         "page-moved-for-token", _whole_pages, case(request(FORK), page_size=2), ("B069",),
     ),
-    _Wrong(
+    Wrong(
         "page-moved", "slot-for-page", "a pool by pages is given slots where it takes pages",
         "page-moved-for-token", _slots_as_pages,
         case(request(FORK), page_size=2, spare_pages=3), ("B069",),
     ),
-    _Wrong(
+    Wrong(
         "pool-without-move", "", "a pool of pages has no move for single rows", "raises",
         _pool_without_move, case(request(FORK), page_size=2), ("B071",), "contract",
     ),
-    _Wrong(
+    Wrong(
         "accept-index-over-read", "rows",
         "as many entries of accept_index are read as there are rows", "raises",
         _reads_all_rows, _FORK, ("B067",), "contract",
     ),
-    _Wrong(
+    Wrong(
         "accept-index-over-read", "stride",
         "lines of accept_index are taken to be as wide as the tree", "over-read",
         _stride_of_rows, case(request(), request((-1, 0))), ("B067", *_COMPACTION),
     ),
-    _Wrong(
+    Wrong(
         "commit-column-off-by-one", "up", "the path is moved to the columns after P",
         "slot-off-by-one", _one_column_late, case(request((-1, 0))), ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "commit-column-off-by-one", "root-dropped", "drafts are kept from P on, over the root",
         "slot-off-by-one", _without_root, case(request((-1, 0))), ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "commit-column-off-by-one", "from-prefix-end",
         "columns are counted from the last prefix key on", "slot-off-by-one",
         _from_column(-1), case(request(prefix=1)), ("B055",), applies=_reads_table,
     ),
-    _Wrong(
+    Wrong(
         "commit-to-neighbour", "", "a request's path is moved to the slots of the request after it",
         "slot-of-neighbour", _to_neighbour, case(request(), request()), ("B090",),
     ),
-    _Wrong(
+    Wrong(
         "commit-moves-padding", "", "the -1 after a path is taken for the last row, and moved",
         "over-read", _padding_too, case(request(), request((-1, 0))), ("B067",),
     ),
-    _Wrong(
+    Wrong(
         "commit-lists-misaligned", "",
         "sources are listed without padding and targets with it", "lists-out-of-step",
         _misaligned, case(request(), request((-1, 0))), ("B067",),
     ),
-    _Wrong(
+    Wrong(
         "rejected-wiped", "", "clearing the rejected rows clears the last accepted one too",
         "boundary-off-by-one", _wipes_last, case(request()), ("B055",),
     ),
 )  # fmt: skip
 
 
-def _fault(wrong: _Wrong) -> Fault:
-    return Fault(
-        family=wrong.family,
-        variant=wrong.variant,
-        says=wrong.says,
-        sources=wrong.sources,
-        stage="commit",
-        identity=wrong.identity,
-        evidence="measured",
-        cause=wrong.cause,
-        smallest=wrong.smallest,
-        plant=moving(wrong.move),
-        applies=wrong.applies,
-    )
-
-
-FAULTS = tuple(map(_fault, _WRONG))
+FAULTS = faults_of(
+    _WRONG, stage="commit", identity="kv", evidence="measured", plant=moving, applies=commits
+)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
 
-from treeproof.contract.case import VerifyCase
-from treeproof.contract.failure import Identity
 from treeproof.contract.inputs import Committed
-from treeproof.faults.fault import Fault
 from treeproof.faults.moves import Moves, commits, returning, tokens_at
 from treeproof.faults.smallest import case, request
+from treeproof.faults.wrong import Wrong, faults_of
 
 _PAIR = case(request((-1, 0)))
 """Its only draft is accepted in one round, and missed in the other."""
@@ -76,65 +74,53 @@ def _bumped_in_place(m: Moves, done: Committed) -> Committed:
     return done
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    family: str
-    variant: str
-    says: str
-    cause: str
-    returned: Callable[[Moves, Committed], Committed]
-    smallest: VerifyCase
-    sources: tuple[str, ...]
-    identity: Identity = "kv"
-
-
-_WRONG = (
-    _Wrong(
+_WRONG: tuple[Wrong[Callable[[Moves, Committed], Committed]], ...] = (
+    Wrong(
         "boundary-off-by-one", "up", "the new boundary counts the bonus, which has no KV yet",
         "boundary-off-by-one", _boundary_off(1), case(request()), ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "boundary-off-by-one", "down", "the new boundary leaves the root out",
         "boundary-off-by-one", _boundary_off(-1), case(request()), ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "boundary-optimistic", "all-rows", "the boundary moves by all rows, accepted or not",
         "boundary-optimistic", _all_rows_accepted, _PAIR, ("B084",),
     ),
-    _Wrong(
+    Wrong(
         "boundary-optimistic", "all-levels", "the boundary moves by as many rows as levels",
         "boundary-optimistic", _all_levels_accepted, case(request()), ("B084",),
     ),
-    _Wrong(
+    Wrong(
         "boundary-optimistic", "longest-of-batch", "every boundary moves as the farthest one does",
         "boundary-optimistic", _longest_of_batch, case(request(), request((-1, 0))), ("B084",),
     ),
-    _Wrong(
+    Wrong(
         "boundary-not-moved", "", "the boundary stays where it was before the round",
         "unknown", _not_moved, case(request()), ("Ascend/sglang#141",),
     ),
-    _Wrong(
+    Wrong(
         "accepted-again", "", "the last accepted draft is the next root, one column too early",
         "boundary-off-by-one", _last_draft_again, _PAIR, ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "next-root", "first-token", "the next root is the first token emitted, not the last",
         "next-root-not-bonus", _first_token, _PAIR, ("sgl-project/sglang#26866",),
     ),
-    _Wrong(
+    Wrong(
         "next-root", "last-column", "the next root is read from the end of the padded line",
         "next-root-not-bonus", _last_column, case(request()), ("sgl-project/sglang#26866",),
     ),
-    _Wrong(
+    Wrong(
         "next-root", "of-neighbour", "a request goes on with the bonus of the one before it",
         "next-root-not-bonus", _of_neighbour, case(request(), request()), ("B090",),
     ),
-    _Wrong(
+    Wrong(
         "next-root", "stride", "lines of the token table are taken to be as wide as the tree",
         "next-root-not-bonus", _stride_of_rows, case(request(), request()),
         ("sgl-project/sglang#15360", "sgl-project/sglang#26866"),
     ),
-    _Wrong(
+    Wrong(
         "boundary-in-place", "", "the lengths that were handed in are bumped as well",
         "mutates-input", _bumped_in_place, case(request()), ("sgl-project/sglang#25015",),
         "contract",
@@ -142,20 +128,6 @@ _WRONG = (
 )  # fmt: skip
 
 
-def _fault(wrong: _Wrong) -> Fault:
-    return Fault(
-        family=wrong.family,
-        variant=wrong.variant,
-        says=wrong.says,
-        sources=wrong.sources,
-        stage="commit",
-        identity=wrong.identity,
-        evidence="measured",
-        cause=wrong.cause,
-        smallest=wrong.smallest,
-        plant=returning(wrong.returned),
-        applies=commits,
-    )
-
-
-FAULTS = tuple(map(_fault, _WRONG))
+FAULTS = faults_of(
+    _WRONG, stage="commit", identity="kv", evidence="measured", plant=returning, applies=commits
+)

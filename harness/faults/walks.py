@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from treeproof.contract.backend import Backend
-from treeproof.contract.case import VerifyCase
-from treeproof.contract.failure import Identity
 from treeproof.contract.inputs import Accepted, VerifyInput
-from treeproof.faults.fault import Fault
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import CHAIN, FORK, case, request
+from treeproof.faults.wrong import Wrong, faults_of
 
 Walk = Callable[[VerifyInput, Tensor], Accepted]
 """`accept` as it was. The wrong one is `wrong(right, x, target_predict)`."""
@@ -176,101 +173,89 @@ def _emits_dense_rows(right: Walk, x: VerifyInput, predicted: Tensor) -> Accepte
     return replace(done, tokens=torch.where(drafted, x.draft_token[rows], done.tokens))
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    family: str
-    variant: str
-    says: str
-    cause: str
-    walk: Callable[..., Accepted]
-    smallest: VerifyCase
-    sources: tuple[str, ...] = ()
-    identity: Identity = "traversal"
-
-
-_WRONG = (
-    _Wrong(
+_WRONG: tuple[Wrong[Callable[..., Accepted]], ...] = (
+    Wrong(
         "bonus-from-parent", "full",
         "when the whole path is accepted, the bonus is the prediction of the last node's parent",
         "bonus-from-parent", _last(_of_parent_when_full), _PAIR, ("B053",),
     ),
-    _Wrong(
+    Wrong(
         "bonus-from-parent", "always",
         "the bonus is the prediction above the last accepted node: its own token once more",
         "bonus-from-parent", _last(_of_parent), _PAIR, ("B053", "B055"),
     ),
-    _Wrong(
+    Wrong(
         "bonus-from-row", "dense", "the bonus is read as if the accepted rows were the first ones",
         "bonus-from-row", _last(_of_dense_row), case(request(FORK)),
         ("B068", "sgl-project/sglang#15360"),
     ),
-    _Wrong(
+    Wrong(
         "bonus-from-row", "last", "the bonus is the prediction of the request's last row",
         "bonus-from-row", _last(_of_last_row), _PAIR, ("B068",),
     ),
-    _Wrong(
+    Wrong(
         "bonus-from-row", "of-first-request",
         "predictions are looked up without the first row of the request",
         "bonus-from-row", _predictions_of_first, case(request(), request()),
         ("sgl-project/sglang#26866",),
     ),
-    _Wrong(
+    Wrong(
         "accept-len-off-by-one", "down", "the accept length leaves the root out",
         "accept-len-off-by-one", _length_off(-1), case(request()), ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "accept-len-off-by-one", "up", "the accept length counts the bonus as well",
         "accept-len-off-by-one", _length_off(1), case(request()), ("B055",),
     ),
-    _Wrong(
+    Wrong(
         "first-draft-unchecked", "", "the draft of row 1 is accepted without a look at the root",
         "first-draft-unchecked", _root_unchecked, _PAIR, ("B054",),
     ),
-    _Wrong(
+    Wrong(
         "walk-stops-early", "depth-cap", "a node of the greatest depth is never accepted",
         "walk-stops-early", _cut(lambda x: x.spec_steps), _PAIR, ("sgl-project/sglang#26866",),
     ),
-    _Wrong(
+    Wrong(
         "walk-stops-early", "one-level", "no more than one draft is accepted",
         "walk-stops-early", _cut(lambda x: 2), case(request(CHAIN)), ("sgl-project/sglang#26866",),
     ),
-    _Wrong(
+    Wrong(
         "walk-in-a-narrow-type", "int16", "tokens are compared by their lower 16 bits",
         "unknown", _narrow(lambda tokens: tokens.to(torch.int16).long()),
         _PAIR,
     ),
-    _Wrong(
+    Wrong(
         "walk-in-a-narrow-type", "bfloat16", "tokens are compared as floats of 8 bits",
         "unknown", _narrow(lambda tokens: tokens.bfloat16().long()),
         case(request((-1, 0), tokens=(0, 1024)), seed=12),
     ),
-    _Wrong(
+    Wrong(
         "walk-drafts-shifted", "", "a row is compared by the draft of the row before it",
         "unknown", _drafts_shifted, _PAIR, ("B054",),
     ),
-    _Wrong(
+    Wrong(
         "walk-of-one-warp", "", "drafts past the 32nd row are never compared",
         "walk-stops-early", _first_32_rows, case(request(tuple(range(-1, 32)))),
         ("sgl-project/sgl-kernel-xpu#451",),
     ),
-    _Wrong(
+    Wrong(
         "walk-as-chain", "", "the walk of a chain is taken for that of a tree",
         "walk-first-child-only", _as_chain, case(request(FORK)), ("B068",),
     ),
-    _Wrong(
+    Wrong(
         "padding-accepted", "", "a padded row is accepted as a child of the root",
         "padding-accepted", _padding_taken, case(request(pad_rows=1), seed=2),
         ("B086",),
     ),
-    _Wrong(
+    Wrong(
         "padding-in-accept-len", "", "the accept length of a padded request counts its padding",
         "padding-accepted", _padding_counted, case(request(pad_rows=1)), ("B086",),
     ),
-    _Wrong(
+    Wrong(
         "accept-index-zero-padded", "", "accept_index ends in 0, which is a row, and not in -1",
         "unwritten-output", _zero_padded, case(request()), ("B067",),
     ),
-    _Wrong(
+    Wrong(
         "emits-dense-rows", "", "the tokens emitted are those of the first rows, not of the path",
         "tokens-shifted", _emits_dense_rows, case(request(FORK)),
         ("B068", "sgl-project/sglang#15360"), "candidate",
@@ -278,23 +263,11 @@ _WRONG = (
 )  # fmt: skip
 
 
-def _fault(wrong: _Wrong) -> Fault:
-    def plant(backend: Backend) -> Backend:
-        return wrapped(backend, "accept", wrong.walk)
-
-    return Fault(
-        family=wrong.family,
-        variant=wrong.variant,
-        says=wrong.says,
-        sources=wrong.sources,
-        stage="accept",
-        identity=wrong.identity,
-        evidence="measured",
-        cause=wrong.cause,
-        smallest=wrong.smallest,
-        plant=plant,
-        applies=lambda backend: "accept" in backend.stages,
-    )
-
-
-FAULTS = tuple(map(_fault, _WRONG))
+FAULTS = faults_of(
+    _WRONG,
+    stage="accept",
+    identity="traversal",
+    evidence="measured",
+    plant=lambda walk: lambda backend: wrapped(backend, "accept", walk),
+    applies=lambda backend: "accept" in backend.stages,
+)

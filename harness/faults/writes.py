@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.backend import Backend
-from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import VerifyInput
-from treeproof.faults.fault import Fault, Plant
+from treeproof.faults.fault import Plant
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import case, request
+from treeproof.faults.wrong import Wrong, faults_of
 
 
 @dataclass(frozen=True)
@@ -130,90 +130,79 @@ def writes(backend: Backend) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    family: str
-    variant: str
-    says: str
-    cause: str
-    plant: Plant
-    smallest: VerifyCase
-    sources: tuple[str, ...] = ()
-
-
 _ONE = case(request())
 _PAIR = case(request((-1, 0)))
 _SPARE = case(request(), spare_pages=1)
 _PADDING = ("vllm-project/vllm#43869", "vllm-project/vllm#43810", "B086")
 _STALE = ("vllm-project/vllm#56734",)
 
-_WRONG = (
-    _Wrong(
+_WRONG: tuple[Wrong[Plant], ...] = (
+    Wrong(
         "write-skipped", "all", "no row is written", "write-skipped", _writing(_all_skipped), _ONE,
         _STALE,
     ),
-    _Wrong(
+    Wrong(
         "write-skipped", "last-row", "the last row of the launch is not written", "write-skipped",
         _writing(lambda w: _undo(w, w.homes[-1:])), _ONE, _STALE,
     ),
-    _Wrong(
+    Wrong(
         "write-skipped", "root", "the first row is taken to be written already", "write-skipped",
         _writing(lambda w: _undo(w, w.homes[:1])), _ONE, ("vllm-project/vllm-ascend#10032",),
     ),
-    _Wrong(
+    Wrong(
         "write-skipped", "every-second-row", "every second row is not written", "write-skipped",
         _writing(lambda w: _undo(w, w.homes[1::2])), _PAIR,
     ),
-    _Wrong(
+    Wrong(
         "one-cache-written", "k", "keys are written, values are not", "one-cache-only",
         _writing(_nothing, _all_skipped), _ONE, ("openvinotoolkit/openvino#38079",),
     ),
-    _Wrong(
+    Wrong(
         "one-cache-written", "v", "values are written, keys are not", "one-cache-only",
         _writing(_all_skipped, _nothing), _ONE, ("openvinotoolkit/openvino#38079",),
     ),
-    _Wrong(
+    Wrong(
         "half-written", "heads", "only the first KV head of a row is written", "write-skipped",
         _writing(_first_head), case(request(), heads=(2, 2)), ("B070",),
     ),
-    _Wrong(
+    Wrong(
         "half-written", "lanes", "only the first half of each head is written", "write-skipped",
         _writing(_half_of_the_lanes), _ONE, ("B070",),
     ),
-    _Wrong(
+    Wrong(
         "write-off-by-one", "up", "every row is written to the slot after its own",
         "slot-off-by-one", _writing(_to(lambda w: (w.homes + 1) % len(w.cache))), _SPARE,
         ("NVIDIA/TensorRT-LLM#17110",),
     ),
-    _Wrong(
+    Wrong(
         "write-off-by-one", "down", "every row is written to the slot before its own",
         "slot-off-by-one", _writing(_to(lambda w: w.homes - 1)), _ONE,
         ("NVIDIA/TensorRT-LLM#17110",),
     ),
-    _Wrong(
+    Wrong(
         "write-off-by-one", "next-row", "every row is written to the slot of the row after it",
         "slot-off-by-one", _writing(_to(lambda w: w.homes.roll(-1))), _PAIR,
         ("NVIDIA/TensorRT-LLM#17110",),
     ),
-    _Wrong(
+    Wrong(
         "written-twice", "", "every row is written to its own slot and to the one after it",
         "slot-off-by-one", _writing(_twice), _SPARE,
     ),
-    _Wrong(
+    Wrong(
         "padding-written", "last-slot", "the slot -1 of a padded row is taken for the last one",
         "padding-written", _writing(_padding_to_last_slot),
         case(request(pad_rows=1), layout={"pad_slot": -1}), _PADDING,
     ),
-    _Wrong(
+    Wrong(
         "padding-written", "root", "padded rows are written over the first row",
         "padding-written", _writing(_padding_to_root), case(request(pad_rows=1)), _PADDING,
     ),
-    _Wrong(
+    Wrong(
         "cache-typed-for-another-model", "", "keys and values pass through 8 bits on their way",
         "unknown", lambda backend: wrapped(backend, "attend", _through_eight_bits), _ONE,
         ("B092",),
     ),
-    _Wrong(
+    Wrong(
         "read-before-written", "", "rows read their own slots before they are written",
         "write-skipped", lambda backend: wrapped(backend, "attend", _read_before_written), _ONE,
         ("vllm-project/vllm#41838",),
@@ -221,20 +210,11 @@ _WRONG = (
 )  # fmt: skip
 
 
-def _fault(wrong: _Wrong) -> Fault:
-    return Fault(
-        family=wrong.family,
-        variant=wrong.variant,
-        says=wrong.says,
-        sources=wrong.sources,
-        stage="attend",
-        identity="kv",
-        evidence="measured",
-        cause=wrong.cause,
-        smallest=wrong.smallest,
-        plant=wrong.plant,
-        applies=writes,
-    )
-
-
-FAULTS = tuple(map(_fault, _WRONG))
+FAULTS = faults_of(
+    _WRONG,
+    stage="attend",
+    identity="kv",
+    evidence="measured",
+    plant=lambda plant: plant,
+    applies=writes,
+)
