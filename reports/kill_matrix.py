@@ -13,8 +13,6 @@ from treeproof.reports.case_sheet import count
 from treeproof.reports.console import prose
 from treeproof.scoring.result import Kill
 
-_MARK = {"killed": "✓", "elsewhere": "✗ elsewhere", "survived": "✗ survived"}
-
 
 def kill_table(kills: Sequence[Kill]) -> Table:
     """A line a fault: the check that it names, then what came of it in each backend."""
@@ -37,7 +35,7 @@ def kill_table(kills: Sequence[Kill]) -> Table:
 
 def _cell(kill: Kill) -> Text:
     if kill.status != "killed":
-        return Text(_MARK[kill.status], style="bold red")
+        return Text(f"✗ {kill.status}", style="bold red")
     return Text(f"✓ {kill.cases} in {kill.seconds:.1f}s", style="green")
 
 

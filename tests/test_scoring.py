@@ -35,7 +35,7 @@ def hanging(backend):
 def looked_for(fault):
     """What came of the fault on one case, not reduced."""
     pair = Pair(fault, "direct-mask")
-    with asking(pair) as ask:
+    with asking(pair, fault.into(load("direct-mask"))) as ask:
         return search(pair, ask, [BY_ROW.smallest], reduced=False)
 
 

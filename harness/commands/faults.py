@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -115,7 +116,7 @@ def score(
     kills.sort(key=lambda kill: place[kill.fault, kill.backend])
     own = {fault.name for fault in FURTHER}
     planted = [kill for kill in kills if kill.fault not in own]
-    _report(planted, json_file, markdown_file)
+    _report(console, planted, json_file, markdown_file)
     if diagnosis:
         write(console, [Text(""), *diagnosis_lines("planted faults", planted)])
         apart = [kill for kill in kills if kill.fault in own]
@@ -138,8 +139,9 @@ def _pairs(names: tuple[str, ...], subjects: tuple[str, ...], every_backend: boo
     return found
 
 
-def _report(kills: Sequence[Kill], json_file: Path | None, markdown_file: Path | None) -> None:
-    console = open_console()
+def _report(
+    console: Console, kills: Sequence[Kill], json_file: Path | None, markdown_file: Path | None
+) -> None:
     if console.is_terminal:
         console.print(kill_table(kills))
     write(console, [Text(""), *kill_lines(kills, FAULTS, RECORDS, OUT_OF_REACH)])

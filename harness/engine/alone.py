@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS
+from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.contract.registry import BackendError
 from treeproof.engine.beginning import load_backends
 from treeproof.engine.loss import events_of_loss
-from treeproof.engine.run_folder import RunFolder
+from treeproof.engine.run_folder import BackendMeta, RunFolder
 from treeproof.engine.runner import CHECKER
 from treeproof.engine.worker import WorkerSettings
 from treeproof.engine.worker_pool import Done, WorkerPool
+
+CheckAlone = Callable[[VerifyCase, tuple[Identity, ...]], Checked]
+"""The verdicts on a case, judged in these columns."""
 
 
 def check_alone(
@@ -36,6 +42,28 @@ def check_alone(
     the backend is not there or its worker was lost outside the check, BackendUnavailable where it
     cannot run here, InternalError where treeproof itself fails.
     """
+    with checking_alone(
+        backend,
+        device=device,
+        profile=profile,
+        launch_timeout=launch_timeout,
+        in_process=in_process,
+        checker=checker,
+    ) as check:
+        return check(case, COLUMNS)
+
+
+@contextmanager
+def checking_alone(
+    backend: str,
+    *,
+    device: str = "cpu",
+    profile: str = "quick",
+    launch_timeout: float = 60.0,
+    in_process: bool = False,
+    checker: str = CHECKER,
+) -> Iterator[CheckAlone]:
+    """The same for many cases, one after another, on one worker, each in its own columns."""
     with tempfile.TemporaryDirectory(prefix="treeproof-") as place:
         folder = RunFolder(Path(place))
         folder.make()
@@ -49,20 +77,26 @@ def check_alone(
         )
         pool = WorkerPool(settings, 0 if in_process else 1)
         try:
-            return _check(case, backend, pool, launch_timeout)
+            (meta,) = load_backends((backend,), pool)
+            if meta.unavailable:
+                raise BackendUnavailable(f"backend {backend} cannot run here: {meta.unavailable}")
+            yield partial(_check, pool, meta, launch_timeout)
         finally:
             pool.stop()
 
 
-def _check(case: VerifyCase, backend: str, pool: WorkerPool, launch_timeout: float) -> Checked:
-    (meta,) = load_backends((backend,), pool)
-    if meta.unavailable:
-        raise BackendUnavailable(f"backend {backend} cannot run here: {meta.unavailable}")
+def _check(
+    pool: WorkerPool,
+    meta: BackendMeta,
+    launch_timeout: float,
+    case: VerifyCase,
+    columns: tuple[Identity, ...],
+) -> Checked:
     outcome = pool.ask(
         pool.seats[0],
         meta,
         case,
-        frozenset(COLUMNS),
+        frozenset(columns),
         launch_timeout=launch_timeout,
         abandoned=threading.Event(),
     )
@@ -71,4 +105,4 @@ def _check(case: VerifyCase, backend: str, pool: WorkerPool, launch_timeout: flo
         return outcome.checks[0]
     if outcome.blamed is None:
         raise BackendError(outcome.detail)
-    return events_of_loss(outcome, COLUMNS)[1]
+    return events_of_loss(outcome, columns)[1]

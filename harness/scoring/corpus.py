@@ -77,7 +77,8 @@ def read_corpus(folder: Path) -> Iterator[Kept]:
 def replay(kept: Kept) -> Replayed:
     """The case on the backend with the fault, and without."""
     case, backend = kept.reproducer.case, kept.reproducer.backend
-    with asking(Pair(kept.fault, backend)) as ask:
+    right = load(backend)
+    with asking(Pair(kept.fault, backend), kept.fault.into(right)) as ask:
         caught = catches(kept.fault, ask(case, frozenset(COLUMNS), frozenset(PROBES)))
-    sound = check_case(case, load(backend), CheckOptions())
+    sound = check_case(case, right, CheckOptions())
     return Replayed(kept, caught is not None, tuple(f.message for f in sound.failures))

@@ -18,6 +18,7 @@ from treeproof.engine.explain import HANGS
 from treeproof.engine.look import look
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
+from treeproof.generate.profiles import run_seed
 from treeproof.generate.units import draw, units
 from treeproof.scoring.asking import Ask, asking
 from treeproof.scoring.pairs import Pair
@@ -29,8 +30,6 @@ PROFILE = "quick"
 @lru_cache(maxsize=1)
 def drawn_cases() -> tuple[VerifyCase, ...]:
     """The distinct cases of the profile, in the order a run has them."""
-    from treeproof.generate.profiles import run_seed
-
     seed = run_seed(PROFILE, None)
     cases = (case for unit in units(PROFILE, seed) for case in draw(unit))
     return tuple({case.id: case for case in cases}.values())
@@ -46,7 +45,7 @@ def kill(
     """Plant the fault into the backend and look for it, by these probes; perhaps for its cause."""
     planted = pair.fault.into(load(pair.backend))
     able = (c for c in drawn_cases() if planted.capabilities.refusal(c, "cpu") is None)
-    with asking(pair) as ask:
+    with asking(pair, planted) as ask:
         found = search(pair, ask, able, reduced=reduced, probes=probes)
     return _diagnosed(pair, found, planted) if diagnosed and found.case is not None else found
 
@@ -88,8 +87,7 @@ def search(
     for case in cases:
         count += 1
         checked = ask(case, frozenset(COLUMNS), probes)
-        failures = checked.failures if checked else ()
-        seen = {f"{failure.identity} ({failure.evidence})" for failure in failures}
+        seen = {f"{failure.identity} ({failure.evidence})" for failure in checked.failures}
         caught = catches(fault, checked)
         if caught is not None:
             killed = msgspec.structs.replace(
@@ -120,11 +118,11 @@ def _reduced(fault: Fault, killed: Kill, case: VerifyCase, ask: Ask) -> Kill:
     # others. By the same probe always: another may look at data of its own, whatever the case.
     everything = frozenset(COLUMNS), frozenset(PROBES)
     alone = frozenset({fault.identity}), frozenset({killed.probe} & set(PROBES))
-    seen = _by_probe(fault, ask(case, *alone), killed.probe)
+    seen = catches(fault, ask(case, *alone), killed.probe)
     how = everything if seen is None else alone
 
     def look_at(smaller: VerifyCase) -> Failure | None:
-        return _by_probe(fault, ask(smaller, *how), killed.probe)
+        return catches(fault, ask(smaller, *how), killed.probe)
 
     reduction = reduce(case, lambda smaller: look_at(smaller) is not None)
     last = look_at(reduction.case)
@@ -140,16 +138,8 @@ def _reduced(fault: Fault, killed: Kill, case: VerifyCase, ask: Ask) -> Kill:
     )
 
 
-def _by_probe(fault: Fault, checked: Checked | None, probe: str) -> Failure | None:
-    failures = checked.failures if checked else ()
-    return next((f for f in failures if _is(fault, f) and f.probe == probe), None)
-
-
-def catches(fault: Fault, checked: Checked | None) -> Failure | None:
-    """The first failure of the check that the fault names."""
-    failures = checked.failures if checked else ()
-    return next((f for f in failures if _is(fault, f)), None)
-
-
-def _is(fault: Fault, failure: Failure) -> bool:
-    return (failure.identity, failure.evidence) == (fault.identity, fault.evidence)
+def catches(fault: Fault, checked: Checked, probe: str | None = None) -> Failure | None:
+    """The first failure of the check that the fault names, by this probe; None: by any."""
+    wanted = fault.identity, fault.evidence
+    of_check = (f for f in checked.failures if (f.identity, f.evidence) == wanted)
+    return next((f for f in of_check if probe is None or f.probe == probe), None)

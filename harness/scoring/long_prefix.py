@@ -42,11 +42,10 @@ def notice(pair: Pair, prefix: int) -> Noticed:
     """The smallest case of the fault behind a prefix of this length, in bfloat16."""
     case = stretched(pair.fault.smallest, prefix)
     planted = pair.fault.into(load(pair.backend))
-    checked = check_case(case, planted, CheckOptions())
     unfit = planted.capabilities.refusal(case, "cpu")
     if unfit is not None:
         raise ValueError(f"{pair.fault.name} in {pair.backend} behind {prefix} keys: {unfit}")
-    caught = catches(pair.fault, checked) is not None
+    caught = catches(pair.fault, check_case(case, planted, CheckOptions())) is not None
     return Noticed(pair, prefix, caught, not within_tolerance(case, planted))
 
 
