@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from mask_stages import MaskStages
 
 from treeproof.backends.tiny_engine import TinyEngine
 from treeproof.contract.backend import Backend, describe
@@ -81,28 +82,12 @@ def _of_equal_code() -> tuple[VerifyCase, tuple[int, int]]:
     raise AssertionError("no seed has two such keys")
 
 
-class Right:
+class Right(MaskStages):
     """The stages of the mask backend; each fault changes one of them."""
 
     case = CASE
     profile = "quick"
     numerics = Numerics(p="float32")
-
-    def __init__(self) -> None:
-        self.stages: Any = load("direct-mask").make()
-
-    def build(self, c: Any) -> VerifyInput:
-        x: VerifyInput = self.stages.build(c)
-        return x
-
-    def attend(self, x: VerifyInput, *tensors: Any) -> Any:
-        return self.stages.attend(x, *tensors)
-
-    def accept(self, x: VerifyInput, target: Any) -> Any:
-        return self.stages.accept(x, target)
-
-    def commit(self, x: VerifyInput, accepted: Any, k: Any, v: Any) -> Any:
-        return self.stages.commit(x, accepted, k, v)
 
 
 class PositionsBufferOfTheFirstBatch(Right):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from mask_stages import MaskStages
 
 from treeproof.contract.backend import describe
 from treeproof.contract.capabilities import Numerics
@@ -30,24 +31,6 @@ CASE = VerifyCase(
 )
 
 
-class Right:
-    def __init__(self) -> None:
-        self.stages: Any = load("direct-mask").make()
-
-    def build(self, c: Any) -> VerifyInput:
-        x: VerifyInput = self.stages.build(c)
-        return x
-
-    def attend(self, x: VerifyInput, *tensors: Any) -> Any:
-        return self.stages.attend(x, *tensors)
-
-    def accept(self, x: VerifyInput, target: Any) -> Any:
-        return self.stages.accept(x, target)
-
-    def commit(self, x: VerifyInput, accepted: Any, k: Any, v: Any) -> Any:
-        return self.stages.commit(x, accepted, k, v)
-
-
 def after_end(tensor: torch.Tensor, step: int = 0) -> torch.Tensor | None:
     """The cell after a tensor's last (or before its first), where memory goes on."""
     at = tensor.storage_offset() + (tensor.numel() if step >= 0 else -1)
@@ -56,14 +39,14 @@ def after_end(tensor: torch.Tensor, step: int = 0) -> torch.Tensor | None:
     return tensor.as_strided((1,), (1,), at)
 
 
-class BuildCountsOneMoreToken(Right):
+class BuildCountsOneMoreToken(MaskStages):
     def build(self, c: Any) -> VerifyInput:
         x = super().build(c)
         more = after_end(c.bonus_tokens)
         return x if more is None else replace(x, positions=x.positions + more)
 
 
-class BuildKeepsMaskGarbage(Right):
+class BuildKeepsMaskGarbage(MaskStages):
     """The root's row is left as it was found: its tree block follows 7 prefix cells."""
 
     def build(self, c: Any) -> VerifyInput:
@@ -74,7 +57,7 @@ class BuildKeepsMaskGarbage(Right):
         return x
 
 
-class AcceptComparesOneMoreToken(Right):
+class AcceptComparesOneMoreToken(MaskStages):
     def accept(self, x: VerifyInput, target: Any) -> Any:
         done = super().accept(x, target)
         more = after_end(target)
@@ -83,7 +66,7 @@ class AcceptComparesOneMoreToken(Right):
         return done
 
 
-class CommitMovesOneMoreRow(Right):
+class CommitMovesOneMoreRow(MaskStages):
     def commit(self, x: VerifyInput, accepted: Accepted, k: Any, v: Any) -> Any:
         done = super().commit(x, accepted, k, v)
         below = after_end(k, -1)
@@ -93,7 +76,7 @@ class CommitMovesOneMoreRow(Right):
         return done
 
 
-class AttendClearsOneMoreLength(Right):
+class AttendClearsOneMoreLength(MaskStages):
     def attend(self, x: VerifyInput, *tensors: Any) -> Any:
         done = super().attend(x, *tensors)
         more = after_end(x.seq_lens)
@@ -102,7 +85,7 @@ class AttendClearsOneMoreLength(Right):
         return done
 
 
-class AttendWritesBelowTheCache(Right):
+class AttendWritesBelowTheCache(MaskStages):
     def attend(self, x: VerifyInput, *tensors: Any) -> Any:
         done = super().attend(x, *tensors)
         below = after_end(tensors[4], -1)
@@ -111,7 +94,7 @@ class AttendWritesBelowTheCache(Right):
         return done
 
 
-def failures_of(make: type[Right], **changes: Any) -> tuple[Failure, ...]:
+def failures_of(make: type[MaskStages], **changes: Any) -> tuple[Failure, ...]:
     right = load("direct-mask")
     backend = describe(
         make, "planted", consumes=right.consumes | {"seq_lens", "req_to_token", "request_slots"},
@@ -121,7 +104,7 @@ def failures_of(make: type[Right], **changes: Any) -> tuple[Failure, ...]:
 
 
 def test_the_right_stages_read_and_write_within_their_bounds() -> None:
-    assert failures_of(Right) == ()
+    assert failures_of(MaskStages) == ()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +119,7 @@ def test_the_right_stages_read_and_write_within_their_bounds() -> None:
     ],
 )
 def test_a_stage_that_leaves_its_bounds_is_named(
-    make: type[Right], kind: str, stage: str, named: str
+    make: type[MaskStages], kind: str, stage: str, named: str
 ) -> None:
     said = {(f.identity, f.kind, f.stage, f.probe) for f in failures_of(make)}
     assert said == {("contract", kind, stage, "tails")}
