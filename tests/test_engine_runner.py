@@ -376,7 +376,12 @@ def start_script(backend: str) -> subprocess.Popen[str]:
     script = Path("script.py")
     script.write_text(SCRIPT.format(here=str(HERE), backend=backend, checker=CHECKER))
     return subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # As a terminal has it: what is started in the background inherits an ignored Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
