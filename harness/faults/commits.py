@@ -16,7 +16,7 @@ _FORK = case(request(FORK))
 """Accepting row 2 moves it to column 1."""
 _SWAP = case(request(CHAIN, rows=(0, 2, 1)))
 """Accepting the whole chain exchanges rows 1 and 2."""
-_COMPACTION = ("B068", "sgl-project/sglang#15360", "sgl-project/sglang#11839")
+_COMPACTION = ("B068", "sgl-project/sglang#15360")
 
 
 def _stays(m: Moves) -> None:
@@ -220,11 +220,11 @@ _WRONG: tuple[Wrong[Callable[[Moves], None]], ...] = (
     ),
     Wrong(
         "one-cache-moved", "k", "keys of the accepted path are moved, values are not",
-        "one-cache-only", _only(0), _FORK, ("openvinotoolkit/openvino#38079", "B069"),
+        "one-cache-only", _only(0), _FORK, ("B069",),
     ),
     Wrong(
         "one-cache-moved", "v", "values of the accepted path are moved, keys are not",
-        "one-cache-only", _only(1), _FORK, ("openvinotoolkit/openvino#38079", "B069"),
+        "one-cache-only", _only(1), _FORK, ("B069",),
     ),
     Wrong(
         "half-moved", "lanes", "the stride is that of a narrower type: half of each row is moved",

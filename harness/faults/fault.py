@@ -29,7 +29,10 @@ class Fault:
     says: str
     """What is wrong, in one sentence."""
     sources: tuple[str, ...]
-    """Where it was seen: a record of the log of real faults (`B031`), or owner/repo#number."""
+    """Where it was seen: a record of the log of real faults (`B031`), or owner/repo#number.
+
+    Empty where nobody is known to have reported it.
+    """
     stage: str
     """Stage of the backend that it is planted in."""
     identity: Identity

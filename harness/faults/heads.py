@@ -104,7 +104,7 @@ FAULTS = (
         each(FIVE, _mapped(lambda h, heads, kv_heads: h % kv_heads)),
         cause="unknown",
         smallest=case(request(), heads=_GROUPS),
-        sources=("HazyResearch/HipKittens#22", "ekzhang/jax-js#180"),
+        sources=("ekzhang/jax-js#180", "onnx/onnx#7274"),
         identity="output",
     ),
     fault_of_attend(

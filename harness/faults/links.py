@@ -135,82 +135,80 @@ class _Wrong:
     sources: tuple[str, ...] = ()
 
 
-_LINKS = "NVIDIA/TensorRT-LLM#13426"
-_KERNELS = "sgl-project/sgl-kernel-xpu#451"
-
 _WRONG = (
     _Wrong(
         "link-off-by-one", "child-down",
         "first children are counted among the drafts, which leave the root out",
-        "links-off-by-one", _shifted(_DOWN, -1), (_DOWN,), _PAIR, (_LINKS,),
+        "links-off-by-one", _shifted(_DOWN, -1), (_DOWN,), _PAIR,
     ),
     _Wrong(
         "link-off-by-one", "child-up", "the first child of a row is taken for the one after it",
-        "links-off-by-one", _shifted(_DOWN, 1), (_DOWN,), _PAIR, (_LINKS,),
+        "links-off-by-one", _shifted(_DOWN, 1), (_DOWN,), _PAIR,
     ),
     _Wrong(
         "link-off-by-one", "sibling-up", "the next sibling of a row is taken for the one after it",
-        "links-off-by-one", _shifted(_RIGHT, 1), (_RIGHT,), case(request(FORK)), (_LINKS,),
+        "links-off-by-one", _shifted(_RIGHT, 1), (_RIGHT,), case(request(FORK)),
     ),
     _Wrong(
         "link-off-by-one", "parent-down",
         "parents are counted among the drafts, which leave the root out",
-        "links-off-by-one", _shifted(_UP, -1), (_UP,), _PAIR, (_LINKS,),
+        "links-off-by-one", _shifted(_UP, -1), (_UP,), _PAIR,
     ),
     _Wrong(
         "link-off-by-one", "parent-up", "a row is hung below the row after its parent",
-        "links-off-by-one", _shifted(_UP, 1), (_UP,), _PAIR, (_LINKS,),
+        "links-off-by-one", _shifted(_UP, 1), (_UP,), _PAIR,
     ),
     _Wrong(
         "last-sibling-linked", "itself", "the last child of a parent is its own next sibling",
         "last-sibling-linked", _each_last_sibling(lambda row, first: row), (_DOWN, _RIGHT), _PAIR,
-        (_LINKS,),
     ),
     _Wrong(
         "last-sibling-linked", "first", "the siblings of a parent go in a circle",
         "last-sibling-linked", _each_last_sibling(lambda row, first: first), (_DOWN, _RIGHT),
-        _PAIR, (_LINKS,),
+        _PAIR,
     ),
     _Wrong(
         "last-sibling-linked", "next-row", "the last child of a parent is linked to the next row",
         "last-sibling-linked", _each_last_sibling(lambda row, first: row + 1), (_DOWN, _RIGHT),
-        _PAIR, (_LINKS,),
+        _PAIR,
     ),
     _Wrong(
         "last-sibling-linked", "zero", "no next sibling is written as 0, which names the root",
-        "last-sibling-linked", _zero_filled, (_RIGHT,), case(request()), (_LINKS,),
+        "last-sibling-linked", _zero_filled, (_RIGHT,), case(request()),
     ),
     _Wrong(
         "sibling-lost", "younger", "only the first child of a parent is linked",
-        "sibling-lost", _younger_lost, (_RIGHT,), case(request(FORK)), (_LINKS,),
+        "sibling-lost", _younger_lost, (_RIGHT,), case(request(FORK)),
     ),
     _Wrong(
         "sibling-lost", "middle", "a third child takes the second one's place in the chain",
-        "sibling-lost", _middle_lost, (_RIGHT,), case(request((-1, 0, 0, 0))), (_LINKS,),
+        "sibling-lost", _middle_lost, (_RIGHT,), case(request((-1, 0, 0, 0))),
     ),
     _Wrong(
         "sibling-lost", "elder", "each child hung below a parent replaces the one before",
-        "sibling-lost", _elder_lost, (_DOWN, _RIGHT), case(request(FORK)), (_LINKS,),
+        "sibling-lost", _elder_lost, (_DOWN, _RIGHT), case(request(FORK)),
     ),
     _Wrong(
         "links-of-neighbour", "before", "a request has the links of the request before it",
-        "links-of-neighbour", _of_the_one_before, (_DOWN, _RIGHT), _LONE_THEN_PAIR, (_LINKS,),
+        "links-of-neighbour", _of_the_one_before, (_DOWN, _RIGHT), _LONE_THEN_PAIR,
+        ("B003", "NVIDIA/TensorRT-LLM#3456"),
     ),
     _Wrong(
         "links-of-neighbour", "first", "all requests have the links of the first one",
-        "links-of-neighbour", _of_the_first, (_DOWN, _RIGHT), _LONE_THEN_PAIR, (_LINKS,),
+        "links-of-neighbour", _of_the_first, (_DOWN, _RIGHT), _LONE_THEN_PAIR,
+        ("B003", "NVIDIA/TensorRT-LLM#3456"),
     ),
     _Wrong(
         "index-without-batch-offset", "local",
         "retrieve_index names rows of the request where rows of the batch are expected",
         "links-of-neighbour", _local_index, (_INDEX,), case(request(), request()),
-        (_LINKS, "sgl-project/sglang#26866"),
+        ("sgl-project/sglang#26866",),
     ),
     _Wrong(
         "index-without-batch-offset", "equal-blocks",
         "retrieve_index takes every request for as many rows as the longest",
         "links-of-neighbour", _index_of_equal_blocks, (_INDEX,), _LONE_THEN_PAIR,
-        (_LINKS, "sgl-project/sglang#26866"),
+        ("sgl-project/sglang#26866",),
     ),
     _Wrong(
         "padding-linked", "below-root", "the first padded row hangs below the root",
@@ -224,7 +222,7 @@ _WRONG = (
     _Wrong(
         "links-of-one-warp", "", "rows past the 32nd are linked to nobody",
         "sibling-lost", _one_warp, (_DOWN, _RIGHT), case(request((-1, *[0] * 32))),
-        (_KERNELS, "NVIDIA/TensorRT-LLM#15098"),
+        ("sgl-project/sgl-kernel-xpu#451",),
     ),
 )  # fmt: skip
 

@@ -180,7 +180,7 @@ FAULTS = (
     _fault(
         "mask-offsets.of-live-rows",
         "offsets count a request's nodes, where its cells are there for padded rows too",
-        ("sgl-project/sglang#13740",), "mask-of-neighbour",
+        ("B052",), "mask-of-neighbour",
         partial(_offset, offsets=_sizes_of_live_rows),
         case(request(pad_rows=1), request()),
     ),

@@ -161,7 +161,7 @@ FAULTS = (
     ),
     _fault(
         "scale-twice", "scores are scaled twice", each(FIVE, launch(_scale_twice)), "scale-twice",
-        case(request()), "mlc-ai/mlc-llm#3426",
+        case(request()), "AI-Hypercomputer/maxtext#3138",
     ),
     _fault(
         "scale-of-head-dim", "scores are scaled by the head dim alone, whatever the layer asks for",
@@ -171,12 +171,12 @@ FAULTS = (
     _fault(
         "query-rounded.float16", "the scale is folded into queries, then rounded to half precision",
         each(FIVE, _folded(torch.float16)), "query-rounded",
-        case(request()), "iree-org/iree#16679",
+        case(request()), "iree-org/iree#16679", "InfiniTensor/ninetoothed#203",
     ),
     _fault(
         "query-rounded.bfloat16", "the scale is folded into queries, then rounded to bfloat16",
         each(FIVE, _folded(torch.bfloat16)), "query-rounded",
-        case(request(), dtype="bfloat16"), "iree-org/iree#16679",
+        case(request(), dtype="bfloat16"), "ml-explore/mlx#3119",
     ),
     _fault(
         "lse-base-2-returned", "the log-sum-exp is returned in base 2 and declared as natural",
@@ -202,7 +202,7 @@ FAULTS = (
     _fault(
         "softcap-missing.suffix", "only the pass over the prefix caps its scores",
         {"cascade": edit(("        scores = _capped(scores, x.shape.softcap)\n", ""))},
-        "softcap-missing", case(request(), softcap=1.0), "sgl-project/sglang#33915",
+        "softcap-missing", case(request(), softcap=1.0), "chrishayuk/larql#237",
     ),
     _fault(
         "sinks-missing.every-row", "sinks are not handed to the kernel",
@@ -236,12 +236,12 @@ FAULTS = (
                 )
             ),
         },
-        "alibi-by-row", case(request((-1, 0, 0)), alibi=True), "B031",
+        "alibi-by-row", case(request((-1, 0, 0)), alibi=True), "trymirai/lalamo#274",
     ),
     _fault(
         "alibi-of-parts", "distances to the shared prefix are the same for all rows of a request",
         {"cascade": edit((f"if x.alibi_slopes is not None:{_THE_ROOT}", f"if False:{_THE_ROOT}"))},
-        "unknown", case(request(_PAIR, prefix=1), alibi=True), "vllm-project/vllm#945",
+        "unknown", case(request(_PAIR, prefix=1), alibi=True), "mosaicml/llm-foundry#186",
     ),
     _fault(
         "kv-scale-missing.keys", "codes of keys are read without their scale",
@@ -256,12 +256,12 @@ FAULTS = (
     _fault(
         "kv-scale-of-other.exchanged", "the scales of K and V are exchanged when codes are read",
         each(FIVE, _read_with(lambda k, v: (v, k))), "kv-scale-of-other",
-        _CODED, "vllm-project/vllm#6081",
+        _CODED,
     ),
     _fault(
         "kv-scale-of-other.keys-for-both", "values are read with the scale of keys",
         each(FIVE, _read_with(lambda k, v: (k, k))), "kv-scale-of-other",
-        _CODED, "B092", "vllm-project/vllm#6081",
+        _CODED, "vllm-project/vllm#6081", "sgl-project/sglang#20705",
     ),
     _fault(
         "kv-scale-of-first-head", "the scale of the first KV head is read for all of them",

@@ -172,7 +172,7 @@ FAULTS = (
         _ROUNDED_UP,
         cause="past-the-end",
         smallest=case(request(prefix=1), page_size=2),
-        sources=("pegainfer-project/pegainfer#291",),
+        sources=("hw-native-sys/simpler#72",),
     ),
     fault_of_attend(
         "page-off-by-one.up",

@@ -146,19 +146,19 @@ _PLACES: tuple[tuple[str, str, str, tuple[str, ...], str, Place, VerifyCase], ..
     ),
     (
         "position-base", "neighbour", "positions start from the prefix of another request",
-        ("B003", "NVIDIA/TensorRT-LLM#13426"), "position-of-neighbour",
+        ("B003", "NVIDIA/TensorRT-LLM#3456"), "position-of-neighbour",
         _after_the_neighbour, case(request(), request(prefix=1)),
     ),
     (
         "position-stride", "widest",
         "a request's positions are looked for as if all requests had as many rows as the widest",
-        ("NVIDIA/TensorRT-LLM#13426",), "position-of-neighbour",
+        ("NVIDIA/TensorRT-LLM#12962", "NVIDIA/TensorRT-LLM#13426"), "position-of-neighbour",
         _in_a_padded_buffer, case(request(), request((-1, 0))),
     ),
     (
         "position-stride", "drafts-only",
         "the stride between requests counts drafts and no root, so rows slip by one a request",
-        ("NVIDIA/TensorRT-LLM#13426",), "position-of-neighbour",
+        ("NVIDIA/TensorRT-LLM#12962", "NVIDIA/TensorRT-LLM#13426"), "position-of-neighbour",
         _in_a_buffer_of_drafts, case(request(), request(prefix=1)),
     ),
     (

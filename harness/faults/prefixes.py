@@ -164,7 +164,7 @@ FAULTS = (
         _ROOT_INSIDE,
         cause="root-inside-prefix",
         smallest=case(request(prefix=1)),
-        sources=("vllm-project/vllm#11635",),
+        sources=("microsoft/onnxruntime-genai#2354", "vllm-project/vllm#11635"),
     ),
     fault_of_attend(
         "rows-inside-prefix",
@@ -180,7 +180,7 @@ FAULTS = (
         _TWICE,
         cause="prefix-twice",
         smallest=case(request(prefix=1)),
-        sources=("vllm-project/vllm#11635",),
+        sources=("vllm-project/vllm#15710",),
     ),
     fault_of_attend(
         "prefix-dropped.later-requests",

@@ -91,7 +91,6 @@ FAULTS = (
         "walk-first-child-only",
         _FIRST_CHILD_ONLY,
         case(request(FORK)),
-        "NVIDIA/TensorRT-LLM#13426",
     ),
     _fault(
         "walk-own-prediction",

@@ -209,7 +209,7 @@ FAULTS = (
         _resized(1),
         cause="window-off-by-one",
         smallest=case(request(_PAIR), window=1),
-        sources=("ROCm/AMDMIGraphX#5260",),
+        sources=("microsoft/onnxruntime#25927", "huggingface/transformers#39408"),
     ),
     fault_of_attend(
         "window-off-by-one.down",
@@ -217,7 +217,7 @@ FAULTS = (
         _resized(-1),
         cause="window-off-by-one",
         smallest=case(request(_PAIR), window=2),
-        sources=("ROCm/AMDMIGraphX#5260",),
+        sources=("vllm-project/vllm#3385",),
     ),
     fault_of_attend(
         "window-dropped",

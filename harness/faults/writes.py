@@ -134,20 +134,20 @@ _ONE = case(request())
 _PAIR = case(request((-1, 0)))
 _SPARE = case(request(), spare_pages=1)
 _PADDING = ("vllm-project/vllm#43869", "vllm-project/vllm#43810", "B086")
-_STALE = ("vllm-project/vllm#56734",)
+_STARTS_AHEAD = ("microsoft/onnxruntime-genai#2354",)
 
 _WRONG: tuple[Wrong[Plant], ...] = (
     Wrong(
         "write-skipped", "all", "no row is written", "write-skipped", _writing(_all_skipped), _ONE,
-        _STALE,
+        ("flagos-ai/vllm-plugin-FL#353",),
     ),
     Wrong(
         "write-skipped", "last-row", "the last row of the launch is not written", "write-skipped",
-        _writing(lambda w: _undo(w, w.homes[-1:])), _ONE, _STALE,
+        _writing(lambda w: _undo(w, w.homes[-1:])), _ONE,
     ),
     Wrong(
         "write-skipped", "root", "the first row is taken to be written already", "write-skipped",
-        _writing(lambda w: _undo(w, w.homes[:1])), _ONE, ("vllm-project/vllm-ascend#10032",),
+        _writing(lambda w: _undo(w, w.homes[:1])), _ONE, _STARTS_AHEAD,
     ),
     Wrong(
         "write-skipped", "every-second-row", "every second row is not written", "write-skipped",
@@ -155,11 +155,11 @@ _WRONG: tuple[Wrong[Plant], ...] = (
     ),
     Wrong(
         "one-cache-written", "k", "keys are written, values are not", "one-cache-only",
-        _writing(_nothing, _all_skipped), _ONE, ("openvinotoolkit/openvino#38079",),
+        _writing(_nothing, _all_skipped), _ONE,
     ),
     Wrong(
         "one-cache-written", "v", "values are written, keys are not", "one-cache-only",
-        _writing(_all_skipped, _nothing), _ONE, ("openvinotoolkit/openvino#38079",),
+        _writing(_all_skipped, _nothing), _ONE,
     ),
     Wrong(
         "half-written", "heads", "only the first KV head of a row is written", "write-skipped",
@@ -172,17 +172,16 @@ _WRONG: tuple[Wrong[Plant], ...] = (
     Wrong(
         "write-off-by-one", "up", "every row is written to the slot after its own",
         "slot-off-by-one", _writing(_to(lambda w: (w.homes + 1) % len(w.cache))), _SPARE,
-        ("NVIDIA/TensorRT-LLM#17110",),
+        _STARTS_AHEAD,
     ),
     Wrong(
         "write-off-by-one", "down", "every row is written to the slot before its own",
         "slot-off-by-one", _writing(_to(lambda w: w.homes - 1)), _ONE,
-        ("NVIDIA/TensorRT-LLM#17110",),
+        ("ekryski/mlx-swift-lm#90",),
     ),
     Wrong(
         "write-off-by-one", "next-row", "every row is written to the slot of the row after it",
         "slot-off-by-one", _writing(_to(lambda w: w.homes.roll(-1))), _PAIR,
-        ("NVIDIA/TensorRT-LLM#17110",),
     ),
     Wrong(
         "written-twice", "", "every row is written to its own slot and to the one after it",
