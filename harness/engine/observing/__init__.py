@@ -1,0 +1,1 @@
+"""What one stage of a backend does on a case, as evidence: a stage a file."""
