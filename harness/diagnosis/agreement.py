@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from treeproof.diagnosis.engine import same_forward
 from treeproof.diagnosis.evidence import Again, Attended, Commit, Group, Observation, TableReads
 from treeproof.diagnosis.ground import Seen
 from treeproof.diagnosis.merging import same_merge
 from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
 from treeproof.diagnosis.world import World
 
+_LAUNCHED: frozenset[Group] = frozenset({"accept", "commit", "attend", "merge", "forward"})
+"""Compared last: launches take far longer than tables, and are seldom reached."""
 _COUNT = 0.3
 """Counts come out within this of a whole number, as in `properties.visibility`."""
 
@@ -24,6 +27,8 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
         return _same_attended(found, world, seen)
     if group == "again":
         return all(_fits_all(one, world.after(one.earlier), seen) for one in found)
+    if group == "forward":
+        return same_forward(found, world.engine)
     if group == "merge":
         return same_merge(found, world.predict(group, seen), seen)
     if group == "tables":
@@ -41,8 +46,7 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
 def _fits_all(one: Again, world: World, seen: Observation) -> bool:
     """Whether all that is wrong is predicted; where nothing is, nothing must be predicted."""
     these = replace(seen, found=one.found)
-    # Launches last: they take far longer than tables, and are seldom reached.
-    groups = sorted(one.found, key=lambda group: group in ("accept", "commit", "attend", "merge"))
+    groups = sorted(one.found, key=lambda group: group in _LAUNCHED)
     return all(fits(these, group, world) for group in groups if group in one.wrong or not one.wrong)
 
 

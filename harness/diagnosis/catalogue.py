@@ -9,6 +9,7 @@ from treeproof.diagnosis.committing import COMMITTING
 from treeproof.diagnosis.contract import CONTRACT
 from treeproof.diagnosis.heads import HEADS
 from treeproof.diagnosis.hypothesis import Hypothesis
+from treeproof.diagnosis.kept_prefix import KEPT_PREFIX
 from treeproof.diagnosis.keys import KEYS
 from treeproof.diagnosis.layer import LAYER
 from treeproof.diagnosis.links import LINKS
@@ -30,6 +31,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *WINDOW,
     *PREFIX_LENGTH,
     *KEYS,
+    *KEPT_PREFIX,
     *PAGES,
     *HEADS,
     *LINKS,

@@ -57,9 +57,14 @@ class Candidate:
         )
 
 
+def right_of(seen: Observation, case: VerifyCase | None = None) -> World:
+    """The truth on what was seen, or of the same backend on another case."""
+    return truth(Ground.of(case or seen.case, seen.leaves, seen.model))
+
+
 def wrong_groups(seen: Observation) -> tuple[Group, ...]:
     """Evidence that is not what a right backend gives."""
-    right = truth(Ground.of(seen.case, seen.leaves))
+    right = right_of(seen)
     return tuple(group for group in seen.found if not fits(seen, group, right))
 
 
@@ -92,7 +97,7 @@ def diagnose(
 def _explaining(
     seen: Observation, wrong: Sequence[Group], hypotheses: Sequence[Hypothesis]
 ) -> Iterator[Candidate]:
-    right = truth(Ground.of(seen.case, seen.leaves))
+    right = right_of(seen)
     for hypothesis in hypotheses:
         if not hypothesis.groups.issuperset(wrong):
             continue
@@ -135,7 +140,7 @@ class _Search:
 
     def _holds(self, candidate: Candidate, seen: Observation) -> bool:
         """Whether the groups that were wrong are as predicted here too, and all others right."""
-        right = truth(Ground.of(seen.case, seen.leaves))
+        right = right_of(seen)
         world = self._world(candidate, right)
         return all(
             fits(seen, group, world if group in self.wrong else right)
@@ -171,7 +176,7 @@ class _Search:
 
     def _kinds(self, case: VerifyCase, confirming: bool) -> int:
         """How many different things are predicted on a case; nothing is run."""
-        right = truth(Ground.of(case, self.seen.leaves))
+        right = right_of(self.seen, case)
         kinds: list[World] = [right] if confirming else []
         like = unseen(case, self.seen, self.wrong)
         for candidate in self.left:

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import VerifyCase
+from treeproof.contract.target_model import TargetModel
+from treeproof.properties.probes.influence import Influence
 
 Group = Literal[
     "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "merge", "accept",
-    "commit", "again", "contract",
+    "commit", "forward", "again", "contract",
 ]  # fmt: skip
 """Evidence that stands or falls together: a stage's answer, or one field of a build."""
 
@@ -124,6 +126,20 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class Forward:
+    """What a whole engine showed, of its logits alone.
+
+    `moved`: which token moves which row; None where a statement leaves none possible. `logits` (real rows,
+    vocabulary) float64 on the CPU, None where the model is not known. `limit` (real rows, 1): how far
+    a right engine may be from them; None on an observation.
+    """
+
+    moved: Influence | None
+    logits: Tensor | None
+    limit: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Observation:
     """Everything a backend did on one case that a statement can be held against.
 
@@ -131,7 +147,7 @@ class Observation:
     `positions` and `slots` (all rows; -1 for any pad slot on padding) and `lengths` (B,) are tuples
     of int; `links` maps field names to (B, Nmax) tuples; `tables` is a tuple of TableReads; `attend`
     an Attended; `merge` a Merged of what `properties.merging.parts` gives; `accept` a tuple of tuples
-    of Walk and `commit` a tuple of Commit, one a round; `again` a tuple of Again; `contract` a
+    of Walk and `commit` a tuple of Commit, one a round; `forward` a Forward; `again` a tuple of Again; `contract` a
     frozenset of (kind, stage, detail). Stages after `build` were given what a right build
     would have given them, so each group shows what its own stage does.
     """
@@ -142,6 +158,8 @@ class Observation:
     capabilities: Capabilities = field(default_factory=Capabilities)
     leaves: int | None = 12
     """Leaves that were accepted and committed, as `traversal.predictions` takes it."""
+    model: TargetModel | None = None
+    """What a whole engine says it runs."""
 
     def with_contract(self, broken: Iterable[tuple[str, str, str]]) -> Observation:
         """The same, with these broken contracts beside those that were seen."""

@@ -12,6 +12,7 @@ import torch
 
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.inputs import VerifyInput
+from treeproof.contract.target_model import TargetModel
 from treeproof.generate.data import logical_data
 from treeproof.properties.kv import Move, moves
 from treeproof.properties.probes.launch import Contents
@@ -66,10 +67,14 @@ class Ground:
 
     scene: Scene
     leaves: int | None
+    model: TargetModel | None = None
+    """What a whole engine says it runs."""
 
     @classmethod
-    def of(cls, case: VerifyCase, leaves: int | None = 12) -> Ground:
-        return _ground(case, leaves)
+    def of(
+        cls, case: VerifyCase, leaves: int | None = 12, model: TargetModel | None = None
+    ) -> Ground:
+        return _ground(case, leaves, model)
 
     @property
     def case(self) -> VerifyCase:
@@ -206,5 +211,5 @@ class Ground:
 
 
 @lru_cache(maxsize=64)
-def _ground(case: VerifyCase, leaves: int | None) -> Ground:
-    return Ground(Scene.of(case), leaves)
+def _ground(case: VerifyCase, leaves: int | None, model: TargetModel | None) -> Ground:
+    return Ground(Scene.of(case), leaves, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from treeproof.diagnosis.engine import Inside
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.keys import KEYS
 from treeproof.diagnosis.masks import MASKS
@@ -17,9 +18,26 @@ from treeproof.diagnosis.world import World
 _BASES = (*VISIBILITY, *MASKS, *WINDOW, *PREFIX_LENGTH, *KEYS, *PAGES)
 
 
-@hypothesis("one-head-only", "some heads read other keys than the others do", "attend", narrow="no")
+@hypothesis(
+    "one-head-only",
+    "some heads read other keys than the others do",
+    "attend",
+    "forward",
+    narrow="no",
+)
 def one_head_only(right: World) -> Iterator[tuple[str, World]]:
-    count, group = right.ground.case.shape.num_q_heads, right.ground.case.shape.group_size
+    shape, model = right.ground.case.shape, right.ground.model
+    for detail, world, heads in _in_some(right, shape.num_q_heads, shape.group_size):
+        yield detail, replace(world, heads=heads, others=right.seen)
+    if model is not None:
+        every = frozenset(range(model.layers))
+        for detail, world, heads in _in_some(right, model.heads, 1):
+            inside = Inside(every, heads, world.seen)
+            yield f"of an engine, {detail}", replace(right, inside=inside)
+
+
+def _in_some(right: World, count: int, group: int) -> Iterator[tuple[str, World, frozenset[int]]]:
+    """What each statement says, and heads that may follow it, of `count` in groups."""
     if count == 1:
         return
     choices = {
@@ -35,18 +53,18 @@ def one_head_only(right: World) -> Iterator[tuple[str, World]]:
         "the first half of the heads": set(range(count // 2)),
         "the second half of the heads": set(range(count // 2, count)),
     }
+    # Of few heads many choices are the same; the first name stands for all of them.
+    distinct: dict[frozenset[int], str] = {}
+    for name, some in choices.items():
+        if 0 < len(some) < count:
+            distinct.setdefault(frozenset(some), name)
     for base in _BASES:
         for detail, world in base.states(right):
             if world.seen == right.seen or world.written is not right.written:
                 continue
-            for name, some in choices.items():
-                heads = frozenset(some)
-                if 0 < len(heads) < count:
-                    way = f" ({detail})" if detail else ""
-                    yield (
-                        f"{name}: {base.name}{way}",
-                        replace(world, heads=heads, others=right.seen),
-                    )
+            way = f" ({detail})" if detail else ""
+            for some, name in distinct.items():
+                yield f"{name}: {base.name}{way}", world, some
 
 
 HEADS: tuple[Hypothesis, ...] = (one_head_only,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from treeproof.diagnosis.engine import Inside
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row, Seen
 from treeproof.diagnosis.world import World
@@ -48,7 +49,10 @@ class Hypothesis:
             if self.narrow != "no" and _is_by_row(right, world):
                 narrower += [
                     Variant(f"{detail}, {where}" if detail else where, part)
-                    for where, part in _parts(right, world, self.narrow)
+                    for where, part in (
+                        *_parts(right, world, self.narrow),
+                        *(_layers(right, world) if "forward" in self.groups else ()),
+                    )
                 ]
         yield from narrower
 
@@ -105,8 +109,23 @@ def _parts(right: World, world: World, narrow: Narrow) -> Iterator[tuple[str, Wo
         yield where, within(right, world, holds)
 
 
+def _layers(right: World, world: World) -> Iterator[tuple[str, World]]:
+    """The same in some layers of an engine only, where all it states is which keys are read."""
+    model = right.ground.model
+    if model is None or model.layers == 1 or world.positions is not right.positions:
+        return
+    last = model.layers - 1
+    places = {"in the first layer only": {0}, "past the first layer": set(range(1, last + 1))}
+    if last > 1:
+        places["in the last layer only"] = {last}
+    every = frozenset(range(model.heads))
+    for where, layers in places.items():
+        yield where, replace(right, inside=Inside(frozenset(layers), every, world.seen))
+
+
 _NOT_BY_ROW = (
     "lengths", "links", "written", "left", "walks", "commits", "law", "heads", "contract",
+    "inside", "looked_up",
 )  # fmt: skip
 
 

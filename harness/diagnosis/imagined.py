@@ -30,7 +30,7 @@ def imagined(like: Observation, group: Group, world: World) -> Observation:
 
 def unseen(case: VerifyCase, like: Observation, groups: Sequence[Group]) -> Observation:
     """An observation to be imagined: about every slot, with the fields and tables that `like` has."""
-    ground = Ground.of(case, like.leaves)
+    ground = Ground.of(case, like.leaves, like.model)
     every = tuple(range(case.layout.num_slots))
     found: dict[Group, Any] = {}
     for group in groups:

@@ -12,7 +12,7 @@ from treeproof.diagnosis.listing import with_prefix
 from treeproof.diagnosis.position import neighbours
 from treeproof.diagnosis.world import World
 
-_GROUPS: tuple[Group, ...] = ("tables", "attend")
+_GROUPS: tuple[Group, ...] = ("tables", "attend", "forward")
 
 
 @hypothesis("neighbour-request", "a request reads the key list of another one", *_GROUPS)
@@ -181,7 +181,7 @@ def list_cut_short(right: World) -> Iterator[tuple[str, World]]:
     )
 
 
-@hypothesis("keys-not-values", "keys and values are read from different slots", "attend")
+@hypothesis("keys-not-values", "keys and values are read from different slots", "attend", "forward")
 def keys_not_values(right: World) -> Iterator[tuple[str, World]]:
     ground, slots = right.ground, right.ground.case.layout.num_slots
 

@@ -11,7 +11,7 @@ from treeproof.diagnosis.listing import row_count, rows_read
 from treeproof.diagnosis.position import neighbours
 from treeproof.diagnosis.world import World
 
-_GROUPS: tuple[Group, ...] = ("tables", "attend")
+_GROUPS: tuple[Group, ...] = ("tables", "attend", "forward")
 
 
 @hypothesis("mask-transposed", "the tree mask is read with rows and columns exchanged", *_GROUPS)

@@ -11,7 +11,7 @@ from treeproof.diagnosis.hypothesis import Hypothesis, cutting, hypothesis
 from treeproof.diagnosis.world import World
 from treeproof.generate.embedding import pool_dims
 
-_GROUPS: tuple[Group, ...] = ("positions", "tables")
+_GROUPS: tuple[Group, ...] = ("positions", "tables", "forward")
 
 
 def _given(right: World, position: Callable[[Row], int]) -> Iterator[tuple[str, World]]:

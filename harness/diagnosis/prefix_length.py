@@ -11,7 +11,7 @@ from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis, reading
 from treeproof.diagnosis.listing import with_prefix
 from treeproof.diagnosis.world import World
 
-_GROUPS: tuple[Group, ...] = ("tables", "attend")
+_GROUPS: tuple[Group, ...] = ("tables", "attend", "forward")
 
 
 @hypothesis(

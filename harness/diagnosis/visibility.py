@@ -11,7 +11,7 @@ from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis, reading
 from treeproof.diagnosis.listing import path_keys, row_count, rows_read
 from treeproof.diagnosis.world import World
 
-_GROUPS: tuple[Group, ...] = ("tables", "attend")
+_GROUPS: tuple[Group, ...] = ("tables", "attend", "forward")
 
 
 @hypothesis(
@@ -90,6 +90,11 @@ def parent_hidden(right: World) -> Iterator[tuple[str, World]]:
     yield (
         "where that is not the root",
         rows_read(right, lambda row: [r for r in row.path if r != row.parent or r == 0]),
+    )
+    yield "nor any other ancestor's", rows_read(right, lambda row: row.path[-1:])
+    yield (
+        "nor any other ancestor's but the root's",
+        rows_read(right, lambda row: dict.fromkeys((0, row.row))),
     )
 
 

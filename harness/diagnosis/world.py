@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from treeproof.contract.case import VerifyCase
+from treeproof.contract.target_model import TargetModel
+from treeproof.diagnosis.engine import Columns, EngineRun, Inside
 from treeproof.diagnosis.evidence import (
     Attended,
     Commit,
@@ -63,6 +65,10 @@ class World:
     left: Mapping[int, tuple[int, int]] | None = None
     again: Again = None
     """What is so after another case on the same object; None: what is so on a fresh one."""
+    inside: Inside | None = None
+    """Parts of an engine that read other keys than `seen`."""
+    looked_up: Columns | None = None
+    """By which tokens an engine finds a prefix that it has kept; None: by all."""
 
     def predict(self, group: Group, like: Observation) -> Any:
         """The evidence of one group, about the same keys as `like` has."""
@@ -83,6 +89,8 @@ class World:
             return self.walks
         if group == "commit":
             return self.commits
+        if group == "forward":
+            return self.engine
         return getattr(self, group)
 
     def predict_all(self, about: Mapping[Group, Any], like: Observation) -> dict[Group, Any]:
@@ -92,6 +100,11 @@ class World:
 
     def predict_attend(self, about: Attended, like: Observation) -> Attended:
         return attended(self, about.reads, like.numerics, like.capabilities)
+
+    @cached_property
+    def engine(self) -> EngineRun:
+        """What a whole engine shows, run once however often it is compared."""
+        return EngineRun(self)
 
     def after(self, earlier: VerifyCase) -> World:
         """What is so on an object that had another case before."""
@@ -122,6 +135,7 @@ _FIELDS: Mapping[Group, tuple[str, ...]] = {
     "attend": ("seen", "written", "left", "law", "heads"),
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
+    "forward": ("seen", "positions", "inside", "looked_up"),
     "again": (
         *("tokens", "positions", "slots", "links", "uncut", "seen", "written", "left", "law"),
         *("heads", "walks", "contract", "again"),
@@ -139,12 +153,12 @@ def same_statement(a: World, b: World, group: Group) -> bool:
 
 def truth(ground: Ground) -> World:
     """What a right backend does."""
-    return _truth(ground.case, ground.leaves)
+    return _truth(ground.case, ground.leaves, ground.model)
 
 
 @lru_cache(maxsize=64)
-def _truth(case: Any, leaves: int | None) -> World:
-    ground = Ground.of(case, leaves)
+def _truth(case: Any, leaves: int | None, model: TargetModel | None) -> World:
+    ground = Ground.of(case, leaves, model)
     real = [(request, node) for request in ground.requests for node in request.node_of_row]
     uncut = tuple(ground.reads(row) for row in ground.rows)
     return World(

@@ -17,6 +17,7 @@ from treeproof.contract.registry import Backend
 from treeproof.diagnosis.contract import REFUSALS
 from treeproof.diagnosis.diagnose import wrong_groups
 from treeproof.diagnosis.evidence import Again, Group, Observation
+from treeproof.engine.checks.forward import model_of
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.related import first_taken, staged
@@ -24,6 +25,7 @@ from treeproof.engine.checks.stale import one_round
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.observing.attend import observe_attend
 from treeproof.engine.observing.build import observe_build
+from treeproof.engine.observing.forward import observe_forward
 from treeproof.engine.observing.merge import observe_merge
 from treeproof.engine.observing.rounds import observe_accept, observe_commit
 from treeproof.generate.related import larger, twin
@@ -46,7 +48,7 @@ def observe(
     if options.in_flight is not None:
         options.in_flight("oracle")  # what follows is no stage of the backend's
     found["contract"] = _broken(trial)
-    return Observation(case, found, backend.numerics, backend.capabilities, options.leaves)
+    return _observation(trial, found)
 
 
 def _broken(trial: Trial) -> frozenset[tuple[str, str, str]]:
@@ -97,6 +99,7 @@ def _of_object(trial: Trial, found: dict[Group, Any]) -> None:
         lambda: observe_merge(trial, found),
         lambda: observe_accept(trial, x, found),
         lambda: observe_commit(trial, x, found),
+        lambda: observe_forward(trial, x, found),
     )
     for group in groups:
         try:
@@ -125,7 +128,15 @@ def _again(trial: Trial, found: dict[Group, Any]) -> None:
 
 
 def _wrong(trial: Trial, found: Mapping[Group, Any]) -> tuple[Group, ...]:
-    able = trial.backend.capabilities
-    return wrong_groups(
-        Observation(trial.case, found, trial.backend.numerics, able, trial.options.leaves)
+    return wrong_groups(_observation(trial, found))
+
+
+def _observation(trial: Trial, found: Mapping[Group, Any]) -> Observation:
+    return Observation(
+        trial.case,
+        found,
+        trial.backend.numerics,
+        trial.backend.capabilities,
+        trial.options.leaves,
+        model_of(trial.instance),
     )

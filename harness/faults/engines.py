@@ -157,7 +157,7 @@ FAULTS = (
     _fault(
         "engine-prefix-cache-short-key",
         "cached prefixes are looked up without their last token",
-        "prefix-last-key-missing",
+        "prefix-key-short",
         _inside(
             ("key = tuple(tokens.tolist())\n", "key = tuple(tokens.tolist()[:-1])\n"),
             ("count, shape = len(key), ", "count, shape = len(tokens), "),

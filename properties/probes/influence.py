@@ -75,17 +75,29 @@ def influence(forward: ForwardCall, asked: Asked, repeats: int) -> Influence:
     most = max(asked.counts)
     for turn in range(most * others):
         tokens = asked.tokens.clone()
-        # Requests change rows of different numbers, so that one that sees another's shows.
-        changed = [(turn + b) % most for b in range(len(asked.counts))]
-        for b, row in enumerate(changed):
-            if row < asked.counts[b]:
-                at = asked.starts[b] + row
-                tokens[at] = _other(asked, int(tokens[at]), turn // most, at)
+        changed = changed_rows(asked.counts, turn)
+        for b, row in changed:
+            at = asked.starts[b] + row
+            tokens[at] = _other(asked, int(tokens[at]), turn // most, at)
         now = moved(tokens, asked.prefixes)
-        for b, row in enumerate(changed):
-            if row < asked.counts[b]:
-                rows[b][:, row] |= now[asked.starts[b] : asked.starts[b] + asked.counts[b]]
+        for b, row in changed:
+            rows[b][:, row] |= now[asked.starts[b] : asked.starts[b] + asked.counts[b]]
     return Influence(rows, *_prefixes(moved, asked))
+
+
+def changed_rows(counts: Sequence[int], turn: int) -> list[tuple[int, int]]:
+    """(request, row) whose tokens one run changes, at most one a request.
+
+    Requests change rows of different numbers, so that one that sees another's shows.
+    """
+    most = max(counts)
+    rows = [(b, (turn + b) % most) for b in range(len(counts))]
+    return [(b, row) for b, row in rows if row < counts[b]]
+
+
+def edges(prefix_len: int) -> tuple[int, ...]:
+    """Columns of a prefix that are changed."""
+    return tuple(sorted({0, prefix_len // 2, prefix_len - 1})) if prefix_len else ()
 
 
 def _prefixes(
@@ -93,9 +105,9 @@ def _prefixes(
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Moved, ...], tuple[tuple[int, int, int], ...]]:
     columns, found, strangers = [], [], set()
     for b, prefix in enumerate(asked.prefixes):
-        edges = tuple(sorted({0, len(prefix) // 2, len(prefix) - 1})) if len(prefix) else ()
-        seen = np.zeros((asked.counts[b], len(edges)), dtype=bool)
-        for place, column in enumerate(edges):
+        at = edges(len(prefix))
+        seen = np.zeros((asked.counts[b], len(at)), dtype=bool)
+        for place, column in enumerate(at):
             changed = prefix.clone()
             changed[column] = _other(asked, int(prefix[column]), 0, column)
             prefixes = [*asked.prefixes[:b], changed, *asked.prefixes[b + 1 :]]
@@ -106,7 +118,7 @@ def _prefixes(
                 else:
                     own = np.flatnonzero(now[start : start + count]).tolist()
                     strangers |= {(other, row, b) for row in own}
-        columns.append(edges)
+        columns.append(at)
         found.append(seen)
     return tuple(columns), tuple(found), tuple(sorted(strangers))
 

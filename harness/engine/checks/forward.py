@@ -11,6 +11,7 @@ from torch import Tensor
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.target_model import TargetModel
 from treeproof.engine.checks.stages import Built
 from treeproof.engine.checks.trial import Trial
@@ -25,7 +26,7 @@ from treeproof.properties.influence import (
     readings,
     valid_logits,
 )
-from treeproof.properties.probes.influence import influence
+from treeproof.properties.probes.influence import Asked, ForwardCall, Influence, influence
 from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation, contract_failure
 
@@ -46,16 +47,7 @@ def judge_forward(trial: Trial, built: Built) -> None:
 
 def _judge(trial: Trial, built: Built) -> None:
     scene, able = trial.scene, trial.backend.capabilities
-    seen = garble(built.x, trial.backend.consumes, trial.case.seed)
-    prefixes = prefix_tokens(trial.case, able.vocab_size)
-    start = asked(scene, built.x.draft_token, prefixes, able.vocab_size)
-
-    def forward(tokens: Tensor, before: Sequence[Tensor]) -> Tensor:
-        x = replace(seen, draft_token=tokens.clone())
-        given = tuple(prefix.clone() for prefix in before)
-        logits = trial.call("forward", trial.instance.forward, x, given)
-        return valid_logits(logits, scene, able.vocab_size)
-
+    start, forward = forward_call(trial, built.x)
     logits = forward(start.tokens, start.prefixes)
     again = forward(start.tokens, start.prefixes)
     if able.deterministic and not torch.equal(again[scene.real_index], logits[scene.real_index]):
@@ -69,15 +61,40 @@ def _judge(trial: Trial, built: Built) -> None:
         reason = "layers reach further than one window: influence does not show it"
         trial.not_checked("visibility", "measured", "forward", reason)
         return
-    found = influence(forward, start, 0 if able.deterministic else _NOISY_RUNS)
+    found = influence_of(trial, start, forward)
     parents = tuple(recover_parents(tree_block(r, scene)) for r in readings(scene, found))
     trial.recover("visibility", "measured", "parents", parents)
     trial.judged("visibility", "measured", "forward", judge_influence(scene, found))
 
 
+def forward_call(trial: Trial, x: VerifyInput) -> tuple[Asked, ForwardCall]:
+    """What the runs start from, and the engine as a function of tokens alone."""
+    scene, vocab = trial.scene, trial.backend.capabilities.vocab_size
+    seen = garble(x, trial.backend.consumes, trial.case.seed)
+    start = asked(scene, x.draft_token, prefix_tokens(trial.case, vocab), vocab)
+
+    def forward(tokens: Tensor, before: Sequence[Tensor]) -> Tensor:
+        given = tuple(prefix.clone() for prefix in before)
+        run = trial.instance.forward
+        logits = trial.call("forward", run, replace(seen, draft_token=tokens.clone()), given)
+        return valid_logits(logits, scene, vocab)
+
+    return start, forward
+
+
+def influence_of(trial: Trial, start: Asked, forward: ForwardCall) -> Influence:
+    return influence(forward, start, 0 if trial.backend.capabilities.deterministic else _NOISY_RUNS)
+
+
+def model_of(instance: object) -> TargetModel | None:
+    """The model that an engine says it runs, where the oracle knows it."""
+    model = getattr(instance, "model", None)
+    return model if isinstance(model, TargetModel) else None
+
+
 def _logits(trial: Trial, logits: Tensor) -> None:
-    model = getattr(trial.instance, "model", None)
-    if not isinstance(model, TargetModel):
+    model = model_of(trial.instance)
+    if model is None:
         reason = "the engine names no model that the oracle knows"
         trial.not_checked("output", "measured", "forward", reason)
         return
