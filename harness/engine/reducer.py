@@ -4,6 +4,7 @@ Order: what is dear to check goes first (requests, prefix, pages, subtrees, node
 then in small ones; then row order, padding, heads, head dims, window, values. Round after round,
 until a whole round changes nothing and a last sweep has tried each single removal: the result is
 then minimal, for no single request, node, prefix token, padded row, head or page can be left out.
+Last come exchanges, in which more goes than comes; each that holds is followed by such rounds.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.layout import MaskLayout, MaskMode
 from treeproof.contract.shape import AttentionShape, Full
 from treeproof.engine import simplify
+from treeproof.engine.exchanges import exchanges
+from treeproof.engine.first_cuts import cut_first
 from treeproof.engine.removals import Edit, one_head_less, single_removals
 from treeproof.engine.search import Search
 
 SMALL_CHUNK = 4
 """Nodes are dropped in chunks of half the tree, a quarter and so on down to this, then singly."""
-SHORTEST_BITS = 8
-"""Prefixes below this power of two are cheap enough as they are."""
 FEW_NODES = 32
 """So many nodes at most are hung on the root one by one: it makes a tree plainer, not smaller."""
+EXCHANGES = 48
+"""So many exchanges at most are tried on one minimal case."""
 SIMPLER_LAYOUTS: tuple[dict[str, Any], ...] = (
     {"order": "contiguous"},
     {"shared_prefix": 0},
@@ -68,16 +71,37 @@ def reduce(
     depends on nothing else.
     """
     search = Search(case, still_fails, limit)
-    if not search.attempt(_bare) and not _shortened(search):
-        search.attempt(_plain)
+    cut_first(search)
+    minimal = _settled(search)
+    smallest = search.case
+    # Where the limit ends the rounds after an exchange, the case before it is the minimal one.
+    while minimal and _exchanged(search) and _settled(search):
+        smallest = search.case
+    return Reduction(smallest, search.evaluations, minimal)
+
+
+def _settled(search: Search) -> bool:
+    """Round after round; whether the case is minimal now, and not only the limit reached."""
     minimal = False
+    search.thorough = True
     while not minimal and not search.exhausted:
         before = search.case
         for run_pass in _PASSES:
             run_pass(search)
         search.thorough = False
         minimal = search.case == before and _is_minimal(search)
-    return Reduction(search.case, search.evaluations, minimal)
+    return minimal
+
+
+def _exchanged(search: Search) -> bool:
+    """Whether something could go in exchange for something less."""
+    before = search.evaluations
+    for edit in exchanges(search.case):
+        if search.attempt(edit):
+            return True
+        if search.exhausted or search.evaluations - before >= EXCHANGES:
+            break
+    return False
 
 
 def _is_minimal(search: Search) -> bool:
@@ -90,39 +114,6 @@ def _is_minimal(search: Search) -> bool:
             search.thorough = True
             return False
     return not search.exhausted
-
-
-def _bare(case: VerifyCase) -> VerifyCase:
-    """The same without any prefix, which makes most of what a case costs."""
-    return _plain(simplify.each_request(case, simplify.without_prefix))
-
-
-def _shortened(search: Search) -> bool:
-    """Prefixes cut to what is left of them at a power of two, the shortest first: those that do not
-    fail cost little, while each try at a far prefix may take seconds."""
-    longest = max(request.prefix_len for request in search.case.requests)
-    for bits in range(SHORTEST_BITS, longest.bit_length(), 2):
-        for simplest in (_plain, _as_it_is):
-            cut = partial(_with_low_bits, bits=bits, simplest=simplest)
-            if search.attempt(cut):
-                return simplest is _plain
-    return False
-
-
-def _with_low_bits(case: VerifyCase, bits: int, simplest: Edit) -> VerifyCase:
-    def edit(request: Request) -> Request:
-        return simplify.with_prefix(request, request.prefix_len & ((1 << bits) - 1))
-
-    return simplest(simplify.each_request(case, edit))
-
-
-def _as_it_is(case: VerifyCase) -> VerifyCase:
-    return case
-
-
-def _plain(case: VerifyCase) -> VerifyCase:
-    """All that is not requests, nodes and prefix at its simplest, in one step."""
-    return simplify.simplest_shape(simplify.simplest_layout(simplify.simplest_rows(case)))
 
 
 def _on(b: int, edit: Callable[..., Request], *arguments: Any) -> Edit:
