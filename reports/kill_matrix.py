@@ -56,6 +56,7 @@ def kill_lines(
     out_of_reach: Mapping[str, str],
 ) -> list[Text]:
     """Survivors first, then the figures."""
+    larger = {fault.name: fault.larger for fault in faults}
     lines: list[Text] = []
     for kill in kills:
         if kill.status == "survived":
@@ -70,13 +71,12 @@ def kill_lines(
                 )
             )
         elif kill.reduced is not None and not kill.as_small_as_known:
-            lines.append(
-                prose(
-                    f"! {kill.fault} in {kill.backend}: reduced to {kill.reduced}, and {kill.known} "
-                    "is known to show it",
-                    "yellow",
-                )
+            reason = larger.get(kill.fault, "")
+            words = (
+                f"{kill.fault} in {kill.backend}: reduced to {kill.reduced}, and {kill.known} is "
             )
+            words += f"known to show it{': ' if reason else ''}{reason}"
+            lines.append(prose(f"  {words}") if reason else prose(f"! {words}", "yellow"))
     killed = [kill for kill in kills if kill.status == "killed"]
     lines.append(
         Text(
@@ -142,6 +142,7 @@ def kill_markdown(
             f"| {kill.backend} "
             f"| {cases} | {also} | {kill.reduced or ''} | {kill.known} |"
         )
+    lines += _larger_lines(kills, by_name)
     planted = sorted({s for fault in faults for s in fault.sources} & set(records))
     lines += [
         "",
@@ -156,3 +157,22 @@ def kill_markdown(
     ]
     lines += [f"| {record} | {reason} |" for record, reason in sorted(out_of_reach.items())]
     return "\n".join(lines) + "\n"
+
+
+def _larger_lines(kills: Iterable[Kill], by_name: Mapping[str, Fault]) -> list[str]:
+    """Why a case that could not be reduced to the smallest known one could not."""
+    found = [kill for kill in kills if kill.reduced is not None and not kill.as_small_as_known]
+    if not found:
+        return []
+    return [
+        "",
+        f"## Reduced to more than the smallest known: {len(found)}",
+        "",
+        "| fault | backend | smallest | known | why |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{kill.fault}` | {kill.backend} | {kill.reduced} | {kill.known} "
+            f"| {by_name[kill.fault].larger or '**not explained**'} |"
+            for kill in found
+        ),
+    ]

@@ -32,6 +32,7 @@ def fault_of_attend(
     identity: Identity = "visibility",
     evidence: Evidence = "measured",
     stage: str = "attend",
+    larger: str = "",
 ) -> Fault:
     """`name` is family.variant; `plants` says how each backend gets the fault, by its name."""
     family, _, variant = name.partition(".")
@@ -49,6 +50,7 @@ def fault_of_attend(
         evidence=evidence,
         cause=cause,
         smallest=smallest,
+        larger=larger,
         plant=plant,
         applies=lambda backend: backend.name in plants and stage in backend.stages,
     )

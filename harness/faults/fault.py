@@ -45,6 +45,8 @@ class Fault:
     plant: Plant
     applies: Applies
     """Whether it can be planted into a backend, by stages, fields and capabilities."""
+    larger: str = ""
+    """Why no reduction ends as small as `smallest`; empty where it does, as all others should."""
     fatal: bool = False
     """It may hang or kill the process: it is checked in a worker of its own."""
 

@@ -87,6 +87,8 @@ FAULTS = (
         },
         cause="base-2-lse",
         smallest=case(request()),
+        larger="one node shows it to the probe merge, which has parts of its own whatever the case; a "
+        "launch must have two parts that each hold a key",
         sources=("B039", "vllm-project/vllm#47079"),
         identity="output",
     ),
