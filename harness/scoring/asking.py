@@ -21,7 +21,7 @@ from treeproof.scoring.planted_file import planted_file
 Ask = Callable[[VerifyCase, frozenset[str], frozenset[str]], Checked]
 """Check a case in these columns by these probes."""
 
-LAUNCH_SECONDS = 5.0
+LAUNCH_SECONDS = 3.0
 """For fatal faults: a stage that takes longer counts as hung."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -118,14 +118,18 @@ def _reduced(fault: Fault, killed: Kill, case: VerifyCase, ask: Ask) -> Kill:
     # others. By the same probe always: another may look at data of its own, whatever the case.
     everything = frozenset(COLUMNS), frozenset(PROBES)
     alone = frozenset({fault.identity}), frozenset({killed.probe} & set(PROBES))
-    seen = catches(fault, ask(case, *alone), killed.probe)
-    how = everything if seen is None else alone
+    failures: dict[str, Failure] = {}
 
-    def look_at(smaller: VerifyCase) -> Failure | None:
-        return catches(fault, ask(smaller, *how), killed.probe)
+    def fails(how: tuple[frozenset[str], frozenset[str]], smaller: VerifyCase) -> bool:
+        seen = catches(fault, ask(smaller, *how), killed.probe)
+        if seen is not None:
+            failures[smaller.id] = seen
+        return seen is not None
 
-    reduction = reduce(case, lambda smaller: look_at(smaller) is not None)
-    last = look_at(reduction.case)
+    # A fatal fault makes each look take as long as a hang: none more than there must be.
+    how = alone if not fault.fatal and fails(alone, case) else everything
+    reduction = reduce(case, partial(fails, how))
+    last = failures.get(reduction.case.id)
     return msgspec.structs.replace(
         killed,
         reduced=Size.of(reduction.case),
