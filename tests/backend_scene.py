@@ -32,6 +32,7 @@ class Situation:
     dtype: str = "float32"
     window: int | None = None
     mode: MaskMode = MaskMode.QLEN_ONLY
+    fill_prefix: bool = False
     page: int = 1
     order: str = "shuffled"
     pad_slot: int = 0
@@ -110,7 +111,7 @@ def case_of(s):
         page_size=s.page, num_slots=256 if min(s.dims) == 8 else 512, order=s.order, pad_slot=s.pad_slot,
         page_table_pad=s.table_pad, shared_prefix=s.shared, evicted=s.evicted,
     )  # fmt: skip
-    mask = MaskLayout(mode=s.mode, slack=5, fill_prefix=False)
+    mask = MaskLayout(mode=s.mode, slack=5, fill_prefix=s.fill_prefix)
     return VerifyCase(requests=tuple(requests), shape=shape, layout=layout, mask=mask, seed=3)
 
 

@@ -15,11 +15,16 @@ from treeproof.contract.case import MaskMode
 COMB = ((-1, 0, 0, 2, 2, 3, 5, 3), (0, 2, 1, 4, 3, 6, 5, 7))
 TWIG = ((-1, 0, 1, 1, 0), (0, 1, 2, 3, 4))
 SMALL = {"heads": (2, 1), "dims": (16, 16)}
+FILLED = {"mode": MaskMode.FULL_MASK, "fill_prefix": True}
 
 TWO = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), **SMALL)
 ONE = Situation(trees=(COMB,), prefixes=(5,), pads=(0,), **SMALL)
 PAGED = Situation(trees=(COMB, TWIG), prefixes=(10, 7), pads=(0, 0), page=4, **SMALL)
 WINDOW = Situation(trees=(COMB, DEEP), prefixes=(9, 6), pads=(0, 0), window=4, **SMALL)
+TWINS = Situation(trees=(TWIG, ((-1, 0, 1, 0, 3), TWIG[1])), prefixes=(6, 4), pads=(0, 0), **SMALL)
+SMALL_FIRST = Situation(trees=(TWIG, COMB), prefixes=(2, 3), pads=(0, 0), **FILLED, **SMALL)
+ONE_MASK = Situation(trees=(COMB,), prefixes=(5,), pads=(0,), **FILLED, **SMALL)
+TWO_MASKS = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), **FILLED, **SMALL)
 EVICTED = Situation(
     trees=(COMB,), prefixes=(23,), pads=(0,), window=4, page=4, evicted=True, table_pad=1, **SMALL
 )
@@ -389,6 +394,48 @@ def askew(wide):
     return rows_read(path)
 
 
+def mask_read(lay, look):
+    """A kernel that lays out the mask of prefix and tree, one cell after another, and heeds all of it.
+
+    `lay(lines)`: the cells, from a list of lines for each request. `look(x, b, row)`: first cell of
+    its line, and the place of the tree's columns in it.
+    """
+
+    def cells(x):
+        return lay(
+            [
+                [
+                    [True] * P(x, b) + [r in up(x, b, row) for r in range(N(x, b))]
+                    for row in range(N(x, b))
+                ]
+                for b in range(len(x.seq_lens))
+            ]
+        )
+
+    def prefix_slots(self, x, b, row):
+        first, _ = look(x, b, row)
+        return [
+            key for key, let in zip(true_prefix(self, x, b), cells(x)[first:], strict=False) if let
+        ]
+
+    def path(self, x, b, row):
+        first, tree = look(x, b, row)
+        return [r for r in range(N(x, b)) if cells(x)[first + tree + r]]
+
+    return broken(prefix_slots=prefix_slots, path=path)
+
+
+def in_one_line(requests):
+    return [cell for lines in requests for line in lines for cell in line]
+
+
+def first_cell(x, b, row, size=lambda x, b: N(x, b) * (P(x, b) + N(x, b))):
+    """Of a line as it should be, behind requests of `size` cells."""
+    return sum(size(x, c) for c in range(b)) + row * (P(x, b) + N(x, b))
+
+
+RIGHT_MASK = mask_read(in_one_line, lambda x, b, row: (first_cell(x, b, row), P(x, b)))
+
 CAPPED = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), softcap=2.0, **SMALL)
 SINKS = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), sinks=True, **SMALL)
 ALIBI = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), alibi=True, **SMALL)
@@ -448,7 +495,16 @@ BROKEN = {
     "ancestor-hidden": [
         (rows_read(lambda self, x, b, row: up(x, b, row)[:-3] + up(x, b, row)[-2:]), TWO),
     ],
-    "mask-transposed": [(rows_read(lambda self, x, b, row: [r for r in range(N(x, b)) if row in up(x, b, r)]), TWO)],
+    "mask-transposed": [
+        (rows_read(lambda self, x, b, row: [r for r in range(N(x, b)) if row in up(x, b, r)]), TWO),
+        (
+            mask_read(
+                lambda requests: in_one_line([list(zip(*lines, strict=True)) for lines in requests]),
+                lambda x, b, row: (first_cell(x, b, row), P(x, b)),
+            ),
+            TWO_MASKS,
+        ),
+    ],
     "diagonal-top-left": [
         (
             broken(keys=lambda self, x, b, row, head: (lambda p, t: (p[: row + 1], t[: max(0, row + 1 - len(p))]))(
@@ -460,18 +516,39 @@ BROKEN = {
     ],
     "mask-column-shift": [
         (rows_read(lambda self, x, b, row: [r + 1 for r in up(x, b, row) if r + 1 < N(x, b)]), TWO),
+        (broken(path=mask_read(in_one_line, lambda x, b, row: (first_cell(x, b, row), 0)).path), TWO_MASKS),
     ],
     "mask-of-neighbour": [
         (
             rows_read(lambda self, x, b, row: [r for r in up(x, last(x, b), row) if r < N(x, b)] if row < N(x, last(x, b)) else up(x, b, row)),
             TWO,
         ),
+        (rows_read(lambda self, x, b, row: up(x, last(x, b) if N(x, b) == N(x, last(x, b)) else b, row)), TWINS),
+        (mask_read(in_one_line, lambda x, b, row: (first_cell(x, b, row, lambda x, c: N(x, c) ** 2), P(x, b))), TWO_MASKS),
+        (mask_read(in_one_line, lambda x, b, row: (row * (P(x, b) + N(x, b)), P(x, b))), SMALL_FIRST),
     ],
     "mask-word-overflow": [
         (rows_read(lambda self, x, b, row: [r for r in up(x, b, row) if r < 8]), LARGE),
     ],
     "mask-rows-of-buffer-width": [
         (askew(lambda x: x.retrieve_index.shape[1]), TWO),
+        (
+            mask_read(
+                lambda requests: in_one_line([[*lines, lines[-1]] for lines in requests]),
+                lambda x, b, row: (first_cell(x, b, row), P(x, b)),
+            ),
+            TWO_MASKS,
+        ),
+        (
+            mask_read(
+                lambda requests: [
+                    cell for lines in requests for line in lines for cell in [*line, False]
+                ],
+                lambda x, b, row: (first_cell(x, b, row), P(x, b)),
+            ),
+            ONE_MASK,
+        ),
+        (mask_read(in_one_line, lambda x, b, row: (first_cell(x, b, row) - row, P(x, b))), ONE_MASK),
     ],
     "tile-skipped": [
         (rows_read(lambda self, x, b, row: [*range(row // 4 * 4), *(r for r in up(x, b, row) if r >= row // 4 * 4)]), ONE),

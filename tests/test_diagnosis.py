@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 from backend_scene import case_of
 from diagnosis_backends import Plain, backend_of
-from diagnosis_broken import BROKEN, TWO
+from diagnosis_broken import BROKEN, RIGHT_MASK, TWO
 
 from treeproof.diagnosis.catalogue import HYPOTHESES
 from treeproof.diagnosis.diagnose import UNKNOWN, diagnose
@@ -46,3 +46,7 @@ def test_a_cause_that_is_not_among_the_hypotheses_is_unknown_and_never_another(n
 
 def test_a_right_kernel_has_no_diagnosis():
     assert diagnosis_of(Plain, TWO) is None
+
+
+def test_a_mask_laid_out_and_read_rightly_has_no_diagnosis():
+    assert diagnosis_of(RIGHT_MASK, TWO) is None

@@ -22,11 +22,18 @@ _DEEP = ((-1, 0, 1, 1, 2, 4, 4, 5, 7, 3), (0, 1, 3, 2, 4, 5, 6, 7, 8, 9))
 _CHAIN = ((-1, 0, 1, 2, 3), (0, 1, 2, 3, 4))
 _WIDE = ((-1, 0, 0, 0, 0, 2, 3), (0, 1, 2, 3, 4, 5, 6))
 _FORK = ((-1, 0, 0, 1), (0, 1, 2, 3))
+_SPLIT = ((-1, 0, 0, 2, 1), (0, 2, 1, 3, 4))
+_LEAN = ((-1, 0, 1, 1, 2, 3, 5), (0, 1, 2, 3, 4, 5, 6))
 
 _BATCHES = (
     (_BUSH,), (_BUSH, _DEEP), (_DEEP, _WIDE, _CHAIN), (_TURNED, _BUSH), (_CHAIN, _FORK),
     (_TURNED,), (_WIDE, _WIDE), (_DEEP,), (_FORK, _BUSH, _FORK),
+    # Neighbours of as many rows, in other trees.
+    (_CHAIN, _SPLIT), (_LEAN, _WIDE),
 )  # fmt: skip
+_SLACK = 512
+"""Cells of a mask's buffer behind the last one: what is looked for too far on is there."""
+
 _PREFIXES = ((7, 12, 5), (9, 3, 14), (16, 8, 8), (3, 6, 2), (12, 17, 21), (0, 5, 1))
 
 
@@ -76,6 +83,7 @@ def _made(
             requests=requests,
             shape=shape,
             layout=replace(layout, num_slots=slots),
+            mask=replace(case.mask, slack=_SLACK),
             seed=1 + turn,
         )
     except (ValueError, ValidationError):

@@ -32,7 +32,7 @@ class Hypothesis:
     """`says` is a whole sentence without its full stop. `groups`: evidence it may change.
 
     `narrow`: whether it may hold in some requests and rows alone, in some requests, or nowhere but
-    everywhere.
+    everywhere. `throughout`: further ways, that hold for the whole batch if at all.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Hypothesis:
     groups: frozenset[Group]
     states: States
     narrow: Narrow = "rows"
+    throughout: States | None = None
 
     def variants(self, right: World) -> Iterator[Variant]:
         """Every way on one case, those first that hold for the whole batch."""
@@ -54,14 +55,21 @@ class Hypothesis:
                         *(_layers(right, world) if "forward" in self.groups else ()),
                     )
                 ]
+        if self.throughout is not None:
+            for detail, world in self.throughout(right):
+                yield Variant(detail, world)
         yield from narrower
 
 
 def hypothesis(
-    name: str, says: str, *groups: Group, narrow: Narrow = "rows"
+    name: str,
+    says: str,
+    *groups: Group,
+    narrow: Narrow = "rows",
+    throughout: States | None = None,
 ) -> Callable[[States], Hypothesis]:
     """Decorator: a function of the truth becomes the hypothesis of this name."""
-    return lambda states: Hypothesis(name, says, frozenset(groups), states, narrow)
+    return lambda states: Hypothesis(name, says, frozenset(groups), states, narrow, throughout)
 
 
 def reading(right: World, keys_of: Callable[[Row], Iterable[Key] | None]) -> World:

@@ -8,13 +8,19 @@ from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis, reading
 from treeproof.diagnosis.listing import row_count, rows_read
+from treeproof.diagnosis.mask_layouts import keys_by_rows, wrong_bases, wrong_lines, wrong_starts
 from treeproof.diagnosis.position import neighbours
 from treeproof.diagnosis.world import World
 
 _GROUPS: tuple[Group, ...] = ("tables", "attend", "forward")
 
 
-@hypothesis("mask-transposed", "the tree mask is read with rows and columns exchanged", *_GROUPS)
+@hypothesis(
+    "mask-transposed",
+    "the tree mask is read with rows and columns exchanged",
+    *_GROUPS,
+    throughout=keys_by_rows,
+)
 def mask_transposed(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
     yield (
@@ -25,7 +31,12 @@ def mask_transposed(right: World) -> Iterator[tuple[str, World]]:
     )
 
 
-@hypothesis("mask-column-shift", "the tree mask is applied some columns off", *_GROUPS)
+@hypothesis(
+    "mask-column-shift",
+    "the tree mask is applied some columns off",
+    *_GROUPS,
+    throughout=wrong_bases,
+)
 def mask_column_shift(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
     for by in (1, -1, 2, -2):
@@ -70,7 +81,12 @@ def mask_column_shift(right: World) -> Iterator[tuple[str, World]]:
         yield "by the keys that the window has clipped", reading(right, clipped)
 
 
-@hypothesis("mask-of-neighbour", "a request's rows are read under another request's mask", *_GROUPS)
+@hypothesis(
+    "mask-of-neighbour",
+    "a request's rows are read under the mask of another, or from where theirs does not begin",
+    *_GROUPS,
+    throughout=wrong_starts,
+)
 def mask_of_neighbour(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
     for name, other in neighbours(ground):
@@ -88,6 +104,12 @@ def mask_of_neighbour(right: World) -> Iterator[tuple[str, World]]:
             return row.path if row.row >= len(rows) else [r for r in rows[row.row].path if r < n]
 
         yield f"{name}, as far as it goes", rows_read(right, kept)
+
+        def alike(row: Row, other: Callable[[int], int] = other) -> tuple[int, ...]:
+            rows = ground.by_request[other(row.b)]
+            return rows[row.row].path if len(rows) == row_count(right, row) else row.path
+
+        yield f"{name}, where it has as many rows", rows_read(right, alike)
 
 
 @hypothesis("mask-word-overflow", "rows or columns past a mask word's bits are lost", *_GROUPS)
@@ -131,8 +153,9 @@ def mask_word_overflow(right: World) -> Iterator[tuple[str, World]]:
 
 @hypothesis(
     "mask-rows-of-buffer-width",
-    "mask rows are stepped over at the width of a wider buffer",
+    "mask rows are stepped over at the width of another buffer",
     *_GROUPS,
+    throughout=wrong_lines,
 )
 def mask_rows_of_buffer_width(right: World) -> Iterator[tuple[str, World]]:
     """The square masks of the batch lie row after row; here they are read at another width."""

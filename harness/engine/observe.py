@@ -53,14 +53,17 @@ def observe(
 
 def _broken(trial: Trial) -> frozenset[tuple[str, str, str]]:
     return frozenset(
-        (failure.kind, failure.stage, _detail(failure))
+        (failure.kind, failure.stage, _detail(failure, trial.case))
         for failure in trial.failures
         if failure.identity == "contract"
     )
 
 
-def _detail(failure: Failure) -> str:
-    """Of an exception, whether it says no on purpose."""
+def _detail(failure: Failure, case: VerifyCase) -> str:
+    """Of an exception, whether it says no on purpose; of positions, whether each request has one."""
+    one_each = failure.actual == f"({len(case.requests)},)"
+    if failure.kind == "wrong-shape" and failure.message.startswith("positions ") and one_each:
+        return "positions: one a request"
     if failure.kind != "raises":
         return ""
     _, _, text = failure.message.partition(" raised ")

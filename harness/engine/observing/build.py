@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from treeproof.backends import reference
@@ -72,7 +73,7 @@ def _tables(trial: Trial, tables: Any, mode: MaskMode | None, stage: str) -> lis
         TableReads(
             f"{stage}: {declaration.form}",
             reading.request,
-            reading.slots,
+            _told_apart(reading.slots),
             reading.low,
             declaration.window_free,
             closed=declaration.form != "mask",
@@ -81,3 +82,9 @@ def _tables(trial: Trial, tables: Any, mode: MaskMode | None, stage: str) -> lis
         if declaration.form not in ("links", "parent pointers")
         for reading in declaration.readings
     ]
+
+
+def _told_apart(slots: tuple[int, ...]) -> tuple[int, ...]:
+    """-1, -2 and so on for columns that have no slot: those of padded rows."""
+    gone = itertools.count(1)
+    return tuple(-next(gone) if slot == -1 else slot for slot in slots)
