@@ -470,6 +470,7 @@ BROKEN = {
     ],
     "position-not-expanded": [
         (broken(position=lambda self, c, trees, b, row: int(c.seq_lens[b])), TWO),
+        (broken(build=lambda self, c: {**Plain.build(self, c), "positions": c.seq_lens.clone()}), TWO),
     ],
     "padding-position": [
         (broken(pad_position=lambda self, c, b, row: int(c.seq_lens[b]) + row), PADDED),

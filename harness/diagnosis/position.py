@@ -131,7 +131,10 @@ def position_of_wrong_parent(right: World) -> Iterator[tuple[str, World]]:
 
 
 @hypothesis(
-    "position-not-expanded", "all rows of a request share the position of its root", *_GROUPS
+    "position-not-expanded",
+    "all rows of a request share the position of its root",
+    *_GROUPS,
+    "contract",
 )
 def position_not_expanded(right: World) -> Iterator[tuple[str, World]]:
     yield from _given(right, lambda row: row.prefix)
@@ -141,6 +144,9 @@ def position_not_expanded(right: World) -> Iterator[tuple[str, World]]:
     if len(per_request) > 1:
         for detail, world in _given(right, lambda row: flat[row.flat]):
             yield f"one a request, then zeros{' ' * bool(detail)}{detail}", world
+    if right.ground.case.num_rows > len(per_request):
+        lone = frozenset({("wrong-shape", "build", "positions: one a request")})
+        yield "one a request, and no more", replace(right, contract=lone)
 
 
 class _Other(int):
