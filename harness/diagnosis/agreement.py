@@ -24,7 +24,7 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
     """Whether all that was seen in this group is what `world` predicts."""
     found = seen.found[group]
     if group == "attend":
-        return _same_attended(found, world, seen)
+        return not (world.masks_alone and _listed(seen)) and _same_attended(found, world, seen)
     if group == "again":
         return all(_fits_all(one, world.after(one.earlier), seen) for one in found)
     if group == "forward":
@@ -32,7 +32,7 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
     if group == "merge":
         return same_merge(found, world.predict(group, seen), seen)
     if group == "tables":
-        listed = world.masks_alone and any(table.closed for table in found)
+        listed = world.masks_alone and _listed(seen)
         return not listed and all(_same_table(table, world) for table in found)
     if group == "commit":
         predicted = world.commits
@@ -41,6 +41,11 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
             for turn, (a, b) in enumerate(zip(found, predicted, strict=True))
         )
     return bool(found == world.predict(group, seen))
+
+
+def _listed(seen: Observation) -> bool:
+    """Whether lists say what is read, so that there is no mask to go by."""
+    return any(table.closed for table in seen.found.get("tables", ()))
 
 
 def _fits_all(one: Again, world: World, seen: Observation) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ def mended(
 
 
 def _lists(scene: Scene, produced: Mapping[str, Any]) -> dict[str, Any]:
-    """Right lists in the form that was built: one a row of slots, or a page table with a line a row."""
+    """Right lists in the form that was built: one a row of slots, a page table with a line a row, or
+    pages of each request that its rows share, and a list a row of what is left."""
     total = len(scene.rows)
     by_pages = "page_table" in produced and "cache_seqlens" in produced
     by_lists = "kv_indices" in produced and "kv_indptr" in produced
@@ -47,6 +49,11 @@ def _lists(scene: Scene, produced: Mapping[str, Any]) -> dict[str, Any]:
         return _slot_lists(scene, produced)
     if by_pages and not by_lists and produced["page_table"].shape[0] == total:
         return _lines(scene, produced)
+    heights = (
+        by_lists and by_pages and (produced["kv_indptr"].shape[0], len(produced["page_table"]))
+    )
+    if heights == (total + 1, len(scene.case.requests)):
+        return _shared_and_own(scene, produced)
     return {}
 
 
@@ -95,6 +102,42 @@ def _lines(scene: Scene, produced: Mapping[str, Any]) -> dict[str, Any]:
         "page_table": _like(produced["page_table"], padded),
         "cache_seqlens": _like(produced["cache_seqlens"], [len(one) for one in lists]),
     }
+
+
+def _shared_and_own(scene: Scene, produced: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole pages that every row of a request sees, and the slots before and behind them a row.
+
+    Where a window makes rows begin at different keys their lists are cut by `kv_start`; a form that
+    has no such field is not known.
+    """
+    case, page = scene.case, scene.case.layout.page_size
+    columns, lists, starts, pages, lengths = _columns(scene), [], [], [], []
+    if case.shape.window is not None and "kv_start" not in produced:
+        return {}
+    for b, request in enumerate(case.requests):
+        prefix, first = request.prefix_len, case.qo_indptr[b]
+        own = columns[first : first + request.num_rows]
+        begin = _starts(scene, own[: request.num_nodes])
+        shared = min(prefix, -(-max(begin) // page) * page)
+        low = min(begin)
+        lists += [[*one[low:shared], *one[prefix:]] for one in own[: request.num_nodes]]
+        lists += [one[prefix:] for one in own[request.num_nodes :]]
+        starts += [*(start - low for start in begin), *[0] * request.pad_rows]
+        pages.append([slot // page for slot in own[0][shared:prefix:page]])
+        lengths.append(prefix - shared)
+    width = max(map(len, pages))
+    ends = list(accumulate(map(len, lists), initial=0))
+    made = {
+        "page_table": _like(
+            produced["page_table"], [[*line, *[0] * (width - len(line))] for line in pages]
+        ),
+        "cache_seqlens": _like(produced["cache_seqlens"], lengths),
+        "kv_indptr": _like(produced["kv_indptr"], ends),
+        "kv_indices": _like(produced["kv_indices"], [slot for one in lists for slot in one]),
+    }
+    if "kv_start" in produced:
+        made["kv_start"] = _like(produced["kv_start"], starts)
+    return made
 
 
 def _like(old: Tensor, values: Any) -> Tensor:

@@ -6,15 +6,16 @@ import itertools
 from typing import Any
 
 from treeproof.backends import reference
-from treeproof.contract.case import MaskMode
+from treeproof.contract.case import MaskMode, VerifyCase
 from treeproof.contract.inputs import VerifyInput
 from treeproof.diagnosis.evidence import Group, TableReads
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.stages import build
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.mend import mended
-from treeproof.properties.declared import declarations
+from treeproof.properties.declared import Declaration, declarations
 from treeproof.properties.violation import Violation, contract_failure
+from treeproof.properties.visibility import Reading
 
 _LINKS = (
     "retrieve_index", "retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token",
@@ -70,18 +71,26 @@ def _tables(trial: Trial, tables: Any, mode: MaskMode | None, stage: str) -> lis
         trial.broke(Violation(contract_failure("malformed-table", stage, message)))
         return []
     return [
-        TableReads(
-            f"{stage}: {declaration.form}",
-            reading.request,
-            _told_apart(reading.slots),
-            reading.low,
-            declaration.window_free,
-            closed=declaration.form != "mask",
-        )
+        _table(trial.case, declaration, reading, stage)
         for declaration in declared
         if declaration.form not in ("links", "parent pointers")
         for reading in declaration.readings
     ]
+
+
+def _table(case: VerifyCase, declaration: Declaration, reading: Reading, stage: str) -> TableReads:
+    """Without the columns whose pages were given back: no slot is theirs, and a mask that the kernel
+    has yet to cut says nothing by them."""
+    gone = case.evicted_columns(reading.request)
+    kept = [j for j, column in enumerate(reading.columns) if not 0 <= column < gone]
+    return TableReads(
+        f"{stage}: {declaration.form}",
+        reading.request,
+        _told_apart(tuple(reading.slots[j] for j in kept)),
+        reading.low[:, kept],
+        declaration.window_free,
+        closed=declaration.form != "mask",
+    )
 
 
 def _told_apart(slots: tuple[int, ...]) -> tuple[int, ...]:
