@@ -70,6 +70,8 @@ def wrong_groups(seen: Observation) -> tuple[Group, ...]:
 
 def explains(candidate: Variant, seen: Observation, wrong: Sequence[Group], right: World) -> bool:
     """Whether the statement reproduces every group that is wrong; right ones are right already."""
+    if candidate.world.beside and set(wrong) == {"contract"}:
+        return False  # what comes beside other evidence does not come alone
     return all(
         not same_statement(candidate.world, right, group) and fits(seen, group, candidate.world)
         for group in wrong

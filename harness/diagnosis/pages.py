@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from treeproof.diagnosis.evicted import evicted_page_read
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis, reading
@@ -95,8 +96,14 @@ def partial_page_dropped(right: World) -> Iterator[tuple[str, World]]:
     yield "counted with all rows", reading(right, all_columns)
 
 
-@hypothesis("past-the-end", "columns behind the request's last key are read", *_GROUPS)
+@hypothesis("past-the-end", "columns behind the request's last key are read", *_GROUPS, "contract")
 def past_the_end(right: World) -> Iterator[tuple[str, World]]:
+    for detail, world in _past_the_end(right):
+        # Whether what lies there was seen to change outputs is up to what a check put there.
+        yield detail, replace(world, beside=frozenset({("depends-on-tail", "attend", "")}))
+
+
+def _past_the_end(right: World) -> Iterator[tuple[str, World]]:
     ground = right.ground
 
     def more(row: Row, count: int, paged: bool) -> list[Key]:
@@ -133,6 +140,14 @@ def past_the_end(right: World) -> Iterator[tuple[str, World]]:
                 lambda row, p=paged: more(row, longest - len(ground.by_request[row.b]), p),  # type: ignore[misc]
             ),
         )
+
+    def whole_pages(row: Row) -> list[Key]:
+        """Of the last page of the prefix all keys, whatever follows the prefix there."""
+        end = -(-row.prefix // ground.page) * ground.page
+        behind = [(c, ground.paged_slot(row.b, c)) for c in range(row.prefix, end)]
+        return [*ground.prefix(row.b), *(Key(c, s, s) for c, s in behind)]
+
+    yield "to the end of the prefix's last page", with_prefix(right, whole_pages)
 
 
 @hypothesis("page-units", "page numbers are taken for slots, or slots for page numbers", *_GROUPS)
@@ -197,34 +212,6 @@ def page_off_by_one(right: World) -> Iterator[tuple[str, World]]:
             return [*keys[:start], *moved]
 
         yield f"{by:+d} in memory for the last page", with_prefix(right, last_only)
-
-
-@hypothesis("evicted-page-read", "pages that the window has left behind are read", *_GROUPS)
-def evicted_page_read(right: World) -> Iterator[tuple[str, World]]:
-    ground, window = right.ground, right.ground.window
-    if window is None or not ground.case.layout.evicted:
-        return
-
-    def all_gone(row: Row, keys: tuple[Key, ...]) -> list[Key]:
-        gone = ground.case.evicted_columns(row.b)
-        return [k for k in keys if k.at < gone or row.position - window < k.at]
-
-    def last_gone(row: Row, keys: tuple[Key, ...]) -> list[Key]:
-        gone = ground.case.evicted_columns(row.b)
-        return [k for k in keys if k.at == gone - 1 or row.position - window < k.at]
-
-    def last_page(row: Row, keys: tuple[Key, ...]) -> list[Key]:
-        gone = ground.case.evicted_columns(row.b)
-        low = gone - ground.page
-        return [k for k in keys if low <= k.at < gone or row.position - window < k.at]
-
-    for detail, kept in (
-        ("all of them", all_gone), ("the last key", last_gone), ("the last page", last_page)
-    ):  # fmt: skip
-        seen = tuple(
-            tuple(kept(row, keys)) for row, keys in zip(ground.rows, right.uncut, strict=True)
-        )
-        yield detail, replace(right, seen=seen)
 
 
 PAGES: tuple[Hypothesis, ...] = (

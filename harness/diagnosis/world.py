@@ -59,6 +59,8 @@ class World:
     heads: frozenset[int] | None = None
     others: Seen = ()
     contract: Contract = frozenset()
+    beside: Contract = frozenset()
+    """Contracts that may be broken as well where what is stated shows; never alone."""
     merge: Merge = softmerge
     masks_alone: bool = False
     """What is stated is so of masks; a list that says the same has another cause."""
@@ -91,6 +93,8 @@ class World:
             return self.commits
         if group == "forward":
             return self.engine
+        if group == "contract":
+            return self.contract | self.beside
         return getattr(self, group)
 
     def predict_all(self, about: Mapping[Group, Any], like: Observation) -> dict[Group, Any]:
@@ -136,6 +140,7 @@ _FIELDS: Mapping[Group, tuple[str, ...]] = {
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
     "forward": ("seen", "positions", "inside", "looked_up"),
+    "contract": ("contract", "beside"),
     "again": (
         *("tokens", "positions", "slots", "links", "uncut", "seen", "written", "left", "law"),
         *("heads", "walks", "contract", "again"),
