@@ -5,6 +5,7 @@ does wrong here is one overridden step of `Plain`.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from backend_scene import CHAIN, DEEP, STAR, Situation
@@ -323,9 +324,24 @@ def mutate(self, x, *rest):
     return done
 
 
+def half_written_of_real(self, x, *tensors):
+    done = Plain.attend(self, x, *tensors)
+    done.out[0] = torch.nan
+    return done
+
+
 def half_written(self, *arguments):
     done = Plain.attend(self, *arguments)
     done.out[-1] = torch.nan
+    return done
+
+
+def padding_spreads(self, x, *tensors):
+    """A padded row has no key, and what it gives runs over into the first row of its request."""
+    done = Plain.attend(self, x, *tensors)
+    for b, first in enumerate(x.qo_indptr.tolist()[:-1]):
+        if int(x.qo_indptr[b + 1]) - first > N(x, b):
+            done.out[first] = torch.nan
     return done
 
 
@@ -358,6 +374,11 @@ def later_column(self, x, b, row):
 
 def last(x, b):
     return (b - 1) % len(x.seq_lens)
+
+
+def gone(x, b):
+    """Columns whose pages were given back, of pages of 4."""
+    return max(0, P(x, b) - x.shape.window + 1) // 4 * 4
 
 
 def page_slot(self, x, b, c):
@@ -610,8 +631,17 @@ BROKEN = {
     ],
     "evicted-page-read": [
         (window_cut(lambda self, x, b, row, i, v, c: i < (P(x, b) - x.shape.window + 1) // 4 * 4 or at(x, b, row) - x.shape.window < i), EVICTED),
+        (window_cut(lambda self, x, b, row, i, v, c: gone(x, b) > 0 or at(x, b, row) - x.shape.window < i), EVICTED),
+        (
+            broken(
+                window_cut(lambda self, x, b, row, i, v, c: gone(x, b) > 0 or at(x, b, row) - x.shape.window < i),
+                prefix_slots=lambda self, x, b, row: [(c, Plain.own_slot(self, x, (b + 1) % len(x.seq_lens), 0) if c < gone(x, b) else s) for c, s in true_prefix(self, x, b)],
+            ),
+            replace(EVICTED, trees=(COMB, TWIG), prefixes=(23, 14), pads=(0, 0)),
+        ),
     ],
     "past-the-end": [
+        (in_prefix(lambda self, x, b, row, keys: [*keys, *((c, page_slot(self, x, b, c)) for c in range(P(x, b), -(-P(x, b) // 4) * 4))]), PAGED),
         (in_prefix(lambda self, x, b, row, keys: [*keys, (P(x, b) + N(x, b), page_slot(self, x, b, P(x, b) + N(x, b)))]), PAGED),
     ],
     "row-as-request": [
@@ -703,6 +733,8 @@ BROKEN = {
     # kv
     "slot-is-position": [
         (broken(slot=lambda self, c, trees, b, row: int(c.seq_lens[b]) + depth_of(trees[b], row)), TWO),
+        (broken(slot=lambda self, c, trees, b, row: self.column(c, b, int(c.seq_lens[b]) // 2 + row)), TWO),
+        (broken(slot=lambda self, c, trees, b, row: self.column(c, b, int(c.seq_lens.min()) + row)), TWO),
     ],
     "slot-of-neighbour": [
         (broken(slot=lambda self, c, trees, b, row: self.column(c, b - 1, int(c.seq_lens[b - 1]) + row)), TWO),
@@ -741,7 +773,9 @@ BROKEN = {
     "raises": [(broken(attend=fail), ONE)],
     "refuses-valid": [(broken(attend=refuse), ONE)],
     "mutates-input": [(broken(accept=mutate), TWO)],
-    "unwritten-output": [(broken(attend=half_written), ONE)],
+    # A padded row beside it makes no difference to what is never written.
+    "unwritten-output": [(broken(attend=half_written), ONE), (broken(attend=half_written_of_real), PADDED)],
+    "nan-empty-row": [(broken(attend=padding_spreads), PADDED)],
     "wrong-shape": [(broken(attend=too_short), ONE)],
 }  # fmt: skip
 

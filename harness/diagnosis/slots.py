@@ -59,6 +59,24 @@ def slot_is_position(right: World) -> Iterator[tuple[str, World]]:
         "the slot of the column of its position",
         lambda row: ground.slot(row.b, row.position),
     )
+    # Columns are counted on from a coordinate that is not the number of keys.
+    page, shortest = ground.page, min(request.prefix_len for request in ground.requests)
+    starts: dict[str, Callable[[Row], int]] = {
+        "0": lambda row: 0,
+        "half the prefix": lambda row: row.prefix // 2,
+        "the number of prefix pages": lambda row: -(-row.prefix // page),
+        "the prefix's whole pages": lambda row: row.prefix // page * page,
+        "the shortest prefix of the batch": lambda row: shortest,
+    }
+    for detail, start in starts.items():
+        for way, place in (
+            ("its row", lambda row: row.row), ("its depth", lambda row: row.depth)
+        ):  # fmt: skip
+            yield from _named(
+                right,
+                f"the slot of the column of {way}, counted from {detail}",
+                lambda row, start=start, place=place: ground.slot(row.b, start(row) + place(row)),  # type: ignore[misc]
+            )
 
 
 @hypothesis("slot-of-neighbour", "a row is written to another request's slot", *_GROUPS)
