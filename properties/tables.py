@@ -50,7 +50,15 @@ def recover_mask_prefix(
 def recover_lists(
     indptr: Sequence[int], indices: Slots, start: Sequence[int] | None
 ) -> list[Slots]:
-    """Slots that each row's list names, after the part before `start` is cut off."""
+    """Slots that each row's list names, after the part before `start` is cut off.
+
+    Raises ValueError where a list ends outside `indices`.
+    """
+    for i, end in enumerate(indptr):
+        if not 0 <= end <= len(indices):
+            raise ValueError(
+                f"kv_indptr[{i}] is {end}: accepted are 0 to {len(indices)}, the length of kv_indices"
+            )
     return [
         indices[lo + (start[i] if start is not None else 0) : hi]
         for i, (lo, hi) in enumerate(itertools.pairwise(indptr))

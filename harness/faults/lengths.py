@@ -52,7 +52,7 @@ def _fault(variant: str, rewrite: Rewrite, applies: Applies) -> Fault:
         stage="build",
         identity="contract",
         evidence="measured",
-        cause="raises",
+        cause="wrong-shape",
         smallest=case(request(pad_rows=1)),
         plant=lambda backend: rewritten(backend, rewrite),
         applies=applies,
