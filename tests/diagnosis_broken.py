@@ -386,6 +386,14 @@ def page_slot(self, x, b, c):
     return self.column(x, b, c // page * page) // page * page + c % page
 
 
+def path_in_lines(self, x, b, row, head):
+    """K of a path one place on, in lines as wide as the longest path, filled up with the root."""
+    prefix, path = Plain.keys(self, x, b, row, head)
+    longest = max(len(up(x, c, r)) for c in range(len(x.seq_lens)) for r in range(N(x, c)))
+    line = [v for *_, v in path] + [path[0][2]] * (longest - len(path))
+    return prefix, [(i, line[(n + 1) % longest], v) for n, (i, _, v) in enumerate(path)]
+
+
 def keys_from(slot):
     """K of each key from elsewhere: `slot(list of slots, i)`."""
 
@@ -652,6 +660,7 @@ BROKEN = {
     ],
     "keys-not-values": [
         (broken(keys=keys_from(lambda slots, i: slots[(i + 1) % len(slots)])), ONE),
+        (broken(keys=path_in_lines), TWO),
     ],
     # numbers
     "base-2-lse": [

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from backend_scene import CHAIN, DEEP, FORK, ROOT, Situation, case_of
@@ -19,6 +20,7 @@ from treeproof.engine.mend import mended
 from treeproof.engine.observe import observe
 from treeproof.generate.pool import candidates
 from treeproof.properties.scene import Scene
+from treeproof.properties.tables import recover_lists
 
 SHARED = ("page_table", "cache_seqlens", "kv_indptr", "kv_indices", "kv_start")
 SITUATIONS = {
@@ -96,3 +98,13 @@ def test_a_statement_about_masks_is_none_about_a_kernel_that_reads_lists():
         )
         assert fits(seen, "attend", right)
         assert fits(seen, "attend", of_masks) is not reads_lists
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"), [([0, 1, 3], r"kv_indptr\[2\] is 3"), ([0, -1, 2], r"kv_indptr\[1\] is -1")]
+)
+def test_a_list_that_ends_outside_the_slots_cannot_be_decoded(bounds, says):
+    slots = np.array([4, 5])
+    assert [one.tolist() for one in recover_lists([0, 1, 2], slots, None)] == [[4], [5]]
+    with pytest.raises(ValueError, match=says):
+        recover_lists(bounds, slots, None)

@@ -187,6 +187,21 @@ def test_a_broken_contract_that_only_a_check_sees_is_named(kernel, name):
     assert look(CASE, backend_of(kernel), OPTIONS).cause == name
 
 
+def test_keys_past_the_end_are_named_where_a_check_sees_that_the_tail_counts():
+    """A check fills what lies past the end in two ways; that alone is another cause."""
+
+    def one_more(self, x, b, row):
+        end = int(x.seq_lens[b]) + self.nodes(x, b)
+        return [*Plain.prefix_slots(self, x, b, row), (end, self.column(x, b, end))]
+
+    found = look(CASE, backend_of(broken(prefix_slots=one_more)), OPTIONS)
+    assert found.cause == "past-the-end"
+    tail = observe(CASE, backend_of(Plain), OPTIONS).with_contract(
+        [("depends-on-tail", "attend", "")]
+    )
+    assert diagnose(tail, lambda further: None).candidates == ("depends-on-tail",)
+
+
 def test_a_right_kernel_is_looked_at_in_vain():
     assert look(CASE, backend_of(Plain), OPTIONS) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row
@@ -245,6 +246,31 @@ def keys_not_values(right: World) -> Iterator[tuple[str, World]]:
             for row, keys in zip(ground.rows, right.seen, strict=True)
         )
         yield f"keys of the path {by:+d}", replace(right, seen=tree)
+    yield from _in_lines(right)
+
+
+def _in_lines(right: World) -> Iterator[tuple[str, World]]:
+    """Lists of the launch are lines as wide as the longest, and are turned with what fills them up."""
+    ground = right.ground
+    fronts = [
+        sum(k.at < row.prefix for k in s) for s, row in zip(right.seen, ground.rows, strict=True)
+    ]
+    for part, begins in (("list", [0] * len(fronts)), ("path", fronts)):
+        width = max(len(s) - begin for s, begin in zip(right.seen, begins, strict=True))
+        for (fill, end), by, side in product((("first", 0), ("last", -1)), (1, -1), ("k", "v")):
+            seen = []
+            for keys, begin in zip(right.seen, begins, strict=True):
+                line = [k.v for k in keys[begin:]]
+                line += [line[end]] * (width - len(line)) if line else []
+                turned = [
+                    k._replace(**{side: line[(i + by) % width]}) for i, k in enumerate(keys[begin:])
+                ]
+                seen.append((*keys[:begin], *turned))
+            name = {"k": "keys", "v": "values"}[side]
+            yield (
+                f"{name} {by:+d} place in a line of the {part}, filled up with its {fill} slot",
+                replace(right, seen=tuple(seen)),
+            )
 
 
 def _numbered(keys: tuple[Key, ...], row: Row) -> Iterator[tuple[int, Key]]:
