@@ -184,7 +184,7 @@ class Peeks(Plain):
     ("kernel", "name"), [(Drifts, "nondeterministic"), (Peeks, "undeclared-input")]
 )
 def test_a_broken_contract_that_only_a_check_sees_is_named(kernel, name):
-    assert look(CASE, backend_of(kernel), OPTIONS).cause == name
+    assert look(CASE, backend_of(kernel), OPTIONS)[0].cause == name
 
 
 def test_keys_past_the_end_are_named_where_a_check_sees_that_the_tail_counts():
@@ -203,7 +203,7 @@ def test_keys_past_the_end_are_named_where_a_check_sees_that_the_tail_counts():
 
 
 def test_a_right_kernel_is_looked_at_in_vain():
-    assert look(CASE, backend_of(Plain), OPTIONS) is None
+    assert look(CASE, backend_of(Plain), OPTIONS) == ()
 
 
 def test_an_attend_of_its_own_is_enough_for_a_cause():

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
 from treeproof.diagnosis.engine import same_forward
-from treeproof.diagnosis.evidence import Again, Attended, Commit, Group, Observation, TableReads
+from treeproof.diagnosis.evidence import (
+    Again,
+    Attended,
+    Commit,
+    Counts,
+    Group,
+    Observation,
+    TableReads,
+)
 from treeproof.diagnosis.ground import Seen
 from treeproof.diagnosis.merging import same_merge
 from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
-from treeproof.diagnosis.world import World
+from treeproof.diagnosis.world import World, same_statement, truth
 
 _LAUNCHED: frozenset[Group] = frozenset({"accept", "commit", "attend", "merge", "forward"})
 """Compared last: launches take far longer than tables, and are seldom reached."""
@@ -50,9 +59,23 @@ def _listed(seen: Observation) -> bool:
 
 def _fits_all(one: Again, world: World, seen: Observation) -> bool:
     """Whether all that is wrong is predicted; where nothing is, nothing must be predicted."""
-    these = replace(seen, found=one.found)
+    these, groups = replace(seen, found=one.found), told_by(one)
+
+    def held_against(what: World) -> tuple[Again, bool]:
+        return one, all(fits(these, group, what) for group in groups)
+
+    right = truth(world.ground)
+    if all(same_statement(world, right, group) for group in groups):
+        # So it is with most statements. What is kept holds `one`, so that its id stays its own.
+        return bool(world.ground.kept(("again", id(one)), lambda: held_against(right))[1])
+    return held_against(world)[1]
+
+
+def told_by(one: Again) -> list[Group]:
+    """Groups that a statement is held against, launches last: they take far longer than tables, and
+    are seldom reached."""
     groups = sorted(one.found, key=lambda group: group in _LAUNCHED)
-    return all(fits(these, group, world) for group in groups if group in one.wrong or not one.wrong)
+    return [group for group in groups if group in one.wrong or not one.wrong]
 
 
 def _same_attended(found: Attended, world: World, seen: Observation) -> bool:
@@ -71,11 +94,16 @@ def _same_reads(found: Attended, world: World) -> bool:
         if (high[-1] > 0) != (row.flat in found.unowned):
             return False
         low, high = as_counts(low[columns], high[columns])
-        if (np.abs(reading.high[row.row] - high) >= _COUNT).any():
+        if not same_counts(reading.high[row.row], high):
             return False
-        if (np.abs(reading.low[row.row] - low) >= _COUNT).any():
+        if not same_counts(reading.low[row.row], low):
             return False
     return True
+
+
+def same_counts(a: Counts, b: Counts) -> bool:
+    """Whether two round to the same whole numbers, or nearly."""
+    return not (np.abs(a - b) >= _COUNT).any()
 
 
 def _same_numbers(found: Attended, world: World, seen: Observation) -> bool:
@@ -86,25 +114,36 @@ def _same_numbers(found: Attended, world: World, seen: Observation) -> bool:
         out, lse, limit, lse_limit = outputs(world, [i], seen.numerics, seen.capabilities)
         if found.limit is not None and found.lse_limit is not None:
             limit, lse_limit = limit + found.limit[i], lse_limit + found.lse_limit[i]
-        if not _within(found.out[i], out[0], limit[0]):
+        if not near(found.out[i], out[0], limit[0]):
             return False
-        if found.lse is not None and not _within(found.lse[i], lse[0], lse_limit[0]):
+        if found.lse is not None and not near(found.lse[i], lse[0], lse_limit[0]):
             return False
     return True
 
 
-def _within(a: Tensor, b: Tensor, limit: Tensor) -> bool:
+def near(a: Tensor, b: Tensor, limit: Tensor) -> bool:
+    """Whether two are equal up to this."""
     equal = a == b  # infinities among them
     return bool((equal | ((a - b).abs() <= limit)).all())
 
 
 def _same_table(table: TableReads, world: World) -> bool:
+    return same_table(table.counts, ways_to_name(table, world))
+
+
+def same_table(counts: Counts, ways: Sequence[Counts]) -> bool:
+    """Whether each cell is as in one of the ways in which a table may say what is read."""
+    alike = [np.abs(counts - way) < _COUNT for way in ways]
+    return bool(alike) and bool(np.logical_or.reduce(alike).all())
+
+
+def ways_to_name(table: TableReads, world: World) -> list[Counts]:
+    """What a table may hold under a statement; none where a list would name what it does not."""
     ways = [world.table_counts(table, world.seen)]
     if table.window_free:
         # The window is cut later: what lies outside it may be named or not.
         ways.append(world.table_counts(table, _held(world, table.request)))
-    near = [np.abs(table.counts - counts) < _COUNT for counts in ways if counts is not None]
-    return bool(near) and bool(np.logical_or.reduce(near).all())
+    return [way for way in ways if way is not None]
 
 
 def _held(world: World, request: int) -> Seen:

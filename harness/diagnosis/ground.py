@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from treeproof.properties.probes.random_data import QUIET, contents
 from treeproof.properties.scene import Scene
 from treeproof.properties.tables import Slots
 from treeproof.properties.traversal import Prediction, predictions
+
+_MOST_KEPT = 4096
 
 
 class Key(NamedTuple):
@@ -191,6 +193,20 @@ class Ground:
         if self.window is None:
             return tuple(keys)
         return tuple(key for key in keys if position - self.window < key.at)
+
+    # --- what is worked out once ---------------------------------------------------------------
+
+    def kept(self, place: Hashable, compute: Callable[[], Any]) -> Any:
+        """What `compute` gave for this place when it was first asked for."""
+        if place not in self._kept:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[place] = compute()
+        return self._kept[place]
+
+    @cached_property
+    def _kept(self) -> dict[Hashable, Any]:
+        return {}
 
     # --- data and rounds -----------------------------------------------------------------------
 

@@ -44,21 +44,28 @@ class Hypothesis:
 
     def variants(self, right: World) -> Iterator[Variant]:
         """Every way on one case, those first that hold for the whole batch."""
-        narrower = []
+        by_row = []
         for detail, world in self.states(right):
             yield Variant(detail, world)
             if self.narrow != "no" and _is_by_row(right, world):
-                narrower += [
-                    Variant(f"{detail}, {where}" if detail else where, part)
-                    for where, part in (
-                        *_parts(right, world, self.narrow),
-                        *(_layers(right, world) if "forward" in self.groups else ()),
-                    )
-                ]
+                by_row.append((detail, world))
         if self.throughout is not None:
             for detail, world in self.throughout(right):
                 yield Variant(detail, world)
-        yield from narrower
+        for detail, world in by_row:
+            for where, part in (
+                *_parts(right, world, self.narrow),
+                *(_layers(right, world) if "forward" in self.groups else ()),
+            ):
+                yield Variant(f"{detail}, {where}" if detail else where, part)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis in one of its ways; both are the same on every case."""
+
+    hypothesis: Hypothesis
+    detail: str
 
 
 def hypothesis(

@@ -150,22 +150,39 @@ def outputs(
 
     The log-sum-exp is natural, with or without the sink as `capabilities` say.
     """
+    found = [_row(world, i, numerics, capabilities) for i in rows]
+    out, lse, limit, lse_limit = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return out, lse, limit, lse_limit
+
+
+_Numbers = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _row(world: World, i: int, numerics: Numerics, capabilities: Capabilities) -> _Numbers:
+    """The same of one row: most statements leave most rows as they are, so it is kept."""
+    others = world.others[i] if world.others else ()
+    how = (world.heads, world.law, _written(world), numerics, capabilities)
+    place = ("row", i, world.seen[i], others, *how)
+    found: _Numbers = world.ground.kept(place, lambda: _computed(world, i, numerics, capabilities))
+    return found
+
+
+def _written(world: World) -> tuple[tuple[int, tuple[int, int]], ...]:
+    return tuple(world.written.items())
+
+
+def _computed(world: World, i: int, numerics: Numerics, capabilities: Capabilities) -> _Numbers:
     ground = world.ground
     shape = ground.case.shape
-    k_cache, v_cache = _caches(world)
-    q = ground.contents.q.double()
-    parts: dict[str, list[Tensor]] = {}
-    for i in rows:
-        row = ground.rows[i]
-        one: dict[str, Tensor] = {}
-        for keys, heads in _by_heads(world, i):
-            found = _one(world, row, keys, heads, q[row.flat], k_cache, v_cache)
-            for name, value in found.items():
-                blank = value.new_zeros(shape.num_q_heads, *value.shape[1:])
-                one.setdefault(name, blank)[heads] = value
-        for name, value in one.items():
-            parts.setdefault(name, []).append(value)
-    stacked = {name: torch.stack(values) for name, values in parts.items()}
+    k_cache, v_cache = ground.kept(("caches", world.law, _written(world)), lambda: _caches(world))
+    row = ground.rows[i]
+    q = ground.contents.q[row.flat].double()
+    one: dict[str, Tensor] = {}
+    for keys, heads in _by_heads(world, i):
+        for name, value in _one(world, row, keys, heads, q, k_cache, v_cache).items():
+            blank = value.new_zeros(shape.num_q_heads, *value.shape[1:])
+            one.setdefault(name, blank)[heads] = value
+    stacked = {name: value[None] for name, value in one.items()}
     bound = error_bound(
         **{name: value for name, value in stacked.items() if name != "count"},
         visible=stacked["count"].amax(1),
@@ -230,7 +247,7 @@ def _caches(world: World) -> tuple[Tensor, Tensor]:
     """K and V of every slot after the launch, float64 on the CPU, as the world reads codes."""
     ground = world.ground
     laid, row_slot = ground.contents, ground.row_slot
-    caches = []
+    found = []
     for side, (right, stale) in enumerate(((laid.k, laid.stale_k), (laid.v, laid.stale_v))):
         cache = right.clone()
         cache[ground.scene.tree_slots] = stale
@@ -240,8 +257,8 @@ def _caches(world: World) -> tuple[Tensor, Tensor]:
                 cache[slot] = right[row_slot[row]] if row_slot[row] >= 0 else stale
             elif row != KEPT:
                 cache[slot] = stale
-        caches.append(_read_back(world, cache, side))
-    return caches[0], caches[1]
+        found.append(_read_back(world, cache, side))
+    return found[0], found[1]
 
 
 def _read_back(world: World, cache: Tensor, side: int) -> Tensor:

@@ -161,6 +161,11 @@ def truth(ground: Ground) -> World:
     return _truth(ground.case, ground.leaves, ground.model)
 
 
+def right_of(seen: Observation, case: VerifyCase | None = None) -> World:
+    """The truth on what was seen, or of the same backend on another case."""
+    return truth(Ground.of(case or seen.case, seen.leaves, seen.model))
+
+
 @lru_cache(maxsize=64)
 def _truth(case: Any, leaves: int | None, model: TargetModel | None) -> World:
     ground = Ground.of(case, leaves, model)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
+import msgspec
+
 from treeproof.contract.event import Diagnosed, Event
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.run_folder import BackendMeta
@@ -68,7 +70,7 @@ def explain_failures(
             return []
         finally:
             seats.put(seat)
-        return [] if found is None else [_about(group, found) for group in alike]
+        return [about(group.identity, group.kind, found) for group in alike] if found else []
 
     together = _together(run.failures)
     with ThreadPoolExecutor(len(pool.seats)) if len(pool.seats) > 1 else nullcontext() as threads:
@@ -91,20 +93,10 @@ def _together(groups: Sequence[FailureGroup]) -> list[list[FailureGroup]]:
     return list(found.values())
 
 
-def _about(group: FailureGroup, found: Diagnosed) -> Diagnosed:
-    return Diagnosed(
-        backend=group.backend,
-        identity=group.identity,
-        kind=group.kind,
-        case=group.case,
-        cause=found.cause,
-        says=found.says,
-        detail=found.detail,
-        candidates=found.candidates,
-        ruled_out=found.ruled_out,
-        cases_tried=found.cases_tried,
-        seconds=found.seconds,
-    )
+def about(identity: str, kind: str, found: Sequence[Diagnosed]) -> Diagnosed:
+    """The cause of one failure, out of what `look` gives."""
+    own = (one for one in found if (one.identity, one.kind) == (identity, kind))
+    return msgspec.structs.replace(next(own, found[0]), identity=identity, kind=kind)
 
 
 def _hangs(group: FailureGroup) -> Diagnosed:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+import msgspec
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Diagnosed
-from treeproof.diagnosis.diagnose import diagnose, wrong_groups
+from treeproof.contract.failure import Failure
+from treeproof.diagnosis.apart import Groups
+from treeproof.diagnosis.diagnose import UNKNOWN, Diagnosis, diagnose, wrong_groups
 from treeproof.diagnosis.evidence import Observation
+from treeproof.engine.attribution import Repaired, part_of, suspected
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.observe import observe
@@ -29,8 +37,12 @@ _STALE = "stale"
 """The probe that runs a backend after other cases on the same object."""
 
 
-def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> Diagnosed | None:
-    """The cause of what fails on this case; None where no evidence of it is wrong."""
+def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> tuple[Diagnosed, ...]:
+    """The cause of what fails on this case; empty where no evidence of it is wrong.
+
+    First the one cause of everything, `unknown` where there is none, and of no identity and kind;
+    then that of each distinct failure, where a backend has several faults.
+    """
     start = time.perf_counter()
     checked = check_case(case, backend, options)
     stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)
@@ -40,14 +52,54 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> Diagnosed
 
     seen = observed(case)
     if seen is None:
-        return None
+        return ()
     beside = _NOT_OBSERVED if wrong_groups(seen) else _NOT_OBSERVED | _RELATIONS
     seen = seen.with_contract(
         (failure.kind, failure.stage, "") for failure in checked.failures if failure.kind in beside
     )
     found = diagnose(seen, observed)
     if found is None:
-        return None
+        return ()
+    whole = _diagnosed(found, backend, case)
+    single = _single(checked.failures, seen, found, _repairing(case, backend, options))
+    by_failure = [
+        msgspec.structs.replace(
+            _diagnosed(part, backend, case), identity=failure.identity, kind=failure.kind
+        )
+        for failure, part in single
+    ]
+    seconds = time.perf_counter() - start
+    return tuple(msgspec.structs.replace(one, seconds=seconds) for one in (whole, *by_failure))
+
+
+def _single(
+    failures: Sequence[Failure], seen: Observation, found: Diagnosis, repaired: Repaired
+) -> Iterator[tuple[Failure, Diagnosis]]:
+    """Each distinct failure with what explains it, where that is not the same for all."""
+    if not found.parts:
+        return
+    for failure in {f.key: f for f in reversed(failures)}.values():
+        yield failure, part_of(failure, seen, found.parts, repaired) or _open(failure, seen, found)
+
+
+def _open(failure: Failure, seen: Observation, found: Diagnosis) -> Diagnosis:
+    """Unknown, with all ruled out but what may be behind it."""
+    suspects = suspected(failure, seen, found.parts)
+    names = {name for part in suspects for name in part.candidates}
+    tried = dict.fromkeys(name for part in found.parts for name in part.ruled_out)
+    ruled_out = tuple(name for name in tried if name not in names)
+    return Diagnosis(UNKNOWN, ruled_out=ruled_out, cases_tried=found.cases_tried)
+
+
+def _repairing(case: VerifyCase, backend: Backend, options: CheckOptions) -> Repaired:
+    @cache
+    def repaired(groups: Groups) -> Sequence[Failure]:
+        return check_case(case, backend, replace(options, repaired=groups)).failures
+
+    return repaired
+
+
+def _diagnosed(found: Diagnosis, backend: Backend, case: VerifyCase) -> Diagnosed:
     return Diagnosed(
         backend=backend.name,
         identity="",
@@ -59,5 +111,4 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> Diagnosed
         candidates=found.candidates,
         ruled_out=found.ruled_out,
         cases_tried=found.cases_tried,
-        seconds=time.perf_counter() - start,
     )

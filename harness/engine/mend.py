@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
+from treeproof.diagnosis.evidence import Group
 from treeproof.properties.scene import Scene
 
 _PLAIN = (
@@ -18,6 +19,29 @@ _PLAIN = (
     "req_to_token", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling",
     "retrieve_parent_token",
 )  # fmt: skip
+
+
+_FIELDS_OF: Mapping[Group, frozenset[str]] = {
+    "tokens": frozenset({"draft_token"}),
+    "positions": frozenset({"positions"}),
+    "slots": frozenset({"out_cache_loc"}),
+    "lengths": frozenset({"seq_lens"}),
+    "links": frozenset({
+        "retrieve_index", "retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token",
+    }),
+}  # fmt: skip
+"""Fields of a build by group of evidence; all others are tables."""
+
+
+def of_groups(produced: Mapping[str, Any], groups: Collection[Group]) -> dict[str, Any]:
+    """The fields of a build that show in these groups of evidence."""
+    other = frozenset().union(*_FIELDS_OF.values())
+    chosen = frozenset().union(*(_FIELDS_OF.get(group, frozenset()) for group in groups))
+    return {
+        name: field
+        for name, field in produced.items()
+        if name in chosen or ("tables" in groups and name not in other)
+    }
 
 
 def mended(

@@ -139,8 +139,8 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
         return [_check_one(work, meta) for meta in task.backends]
 
 
-def explain(task: Task, settings: WorkerSettings) -> Diagnosed | None:
-    """The cause of what the task's one backend does wrong on the case; None where nothing shows it.
+def explain(task: Task, settings: WorkerSettings) -> tuple[Diagnosed, ...]:
+    """The cause of what the task's one backend does wrong on the case, as `look` gives it.
 
     Raises InternalError as `check` does.
     """
@@ -153,7 +153,7 @@ def explain(task: Task, settings: WorkerSettings) -> Diagnosed | None:
             identities=task.identities,
             in_flight=work.entering(meta.name),
         )
-        found: Diagnosed | None = looker.look(task.case, load(meta.reference), options)
+        found: tuple[Diagnosed, ...] = looker.look(task.case, load(meta.reference), options)
         work.rest()
         return found
 

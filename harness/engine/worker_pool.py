@@ -42,8 +42,8 @@ class Done:
 
     task: Task
     checks: tuple[Checked, ...]
-    diagnosed: Diagnosed | None = None
-    """Where a cause was asked for and found."""
+    diagnosed: tuple[Diagnosed, ...] = ()
+    """Where a cause was asked for and found, as `look` gives it."""
 
 
 @dataclass(eq=False)
@@ -142,9 +142,9 @@ class WorkerPool:
         *,
         launch_timeout: float,
         abandoned: threading.Event,
-    ) -> Diagnosed | None:
-        """The cause of what a backend does wrong on a case; None where none was found, its worker
-        was lost over it, or it was abandoned."""
+    ) -> tuple[Diagnosed, ...]:
+        """The cause of what a backend does wrong on a case, as `look` gives it; empty where none was
+        found, its worker was lost over it, or it was abandoned."""
         columns = frozenset[str](COLUMNS)
         launch = self._launch(
             seat, case, (backend,), columns, "", launch_timeout, function=worker.explain
@@ -153,7 +153,7 @@ class WorkerPool:
         while outcome is None and not abandoned.is_set():
             wait({launch.future}, TICK)
             outcome = self._outcome(launch)
-        return outcome.diagnosed if isinstance(outcome, Done) else None
+        return outcome.diagnosed if isinstance(outcome, Done) else ()
 
     def stop(self) -> None:
         """End all workers now."""
@@ -181,8 +181,8 @@ class WorkerPool:
         if launch.future.done():
             error = launch.future.exception()
             if error is None:
-                result: list[Checked] | Diagnosed | int | None = launch.future.result()
-                if result is None or isinstance(result, Diagnosed):
+                result: list[Checked] | tuple[Diagnosed, ...] | int = launch.future.result()
+                if isinstance(result, tuple):
                     return Done(launch.task, (), result)
                 if not isinstance(result, int):
                     return Done(launch.task, tuple(result))

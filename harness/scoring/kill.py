@@ -14,7 +14,7 @@ from treeproof.contract.failure import COLUMNS, PROBES, Failure
 from treeproof.contract.registry import Backend, load
 from treeproof.diagnosis.diagnose import UNKNOWN
 from treeproof.engine.check import CheckOptions
-from treeproof.engine.explain import HANGS
+from treeproof.engine.explain import HANGS, about
 from treeproof.engine.look import look
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
@@ -55,9 +55,10 @@ def _diagnosed(pair: Pair, found: Kill, planted: Backend) -> Kill:
     assert found.case is not None
     if pair.fault.fatal:  # that it never came back is all the evidence there is
         return msgspec.structs.replace(found, cause=HANGS, candidates=(HANGS,))
-    seen = look(found.case, planted, CheckOptions())
-    if seen is None:
+    looked = look(found.case, planted, CheckOptions())
+    if not looked:
         return msgspec.structs.replace(found, cause=UNKNOWN)
+    seen = about(found.identity, found.kind, looked)
     return msgspec.structs.replace(
         found, cause=seen.cause, candidates=seen.candidates, diagnosis_seconds=seen.seconds
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from treeproof.contract.failure import COLUMNS, PROBES, Evidence, Identity
+from treeproof.diagnosis.evidence import Group
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class CheckOptions:
     """The columns and kinds of evidence that are wanted, on one device.
 
     `without` switches single (identity, evidence) checks off, `probes` names the probes that run.
-    `in_flight` is told the stage about to run. Raises ValueError where a probe is not known.
+    `repaired` names groups of evidence in which a build is given right fields in place of its own, to
+    see what still fails then. `in_flight` is told the stage about to run. Raises ValueError where a probe is not known.
     """
 
     device: str = "cpu"
@@ -22,6 +24,7 @@ class CheckOptions:
     evidence: frozenset[str] = frozenset({"declared", "measured"})
     without: frozenset[tuple[Identity, Evidence]] = frozenset()
     probes: frozenset[str] = frozenset(PROBES)
+    repaired: frozenset[Group] = frozenset()
     in_flight: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from treeproof.contract.inputs import Candidates, VerifyInput
 from treeproof.contract.registry import BackendUnavailable
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.trial import Trial
+from treeproof.engine.mend import mended, of_groups
 from treeproof.properties import contract
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.scene import Scene
@@ -39,9 +40,19 @@ def build(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> Built:
         if trial.borrows("build"):
             produced = {}
         if isinstance(result, VerifyInput):
-            return Built(replace(result, **vars(scene.layer)), produced)
+            built = Built(replace(result, **vars(scene.layer)), produced)
+            return _repaired(trial, scene, made, built)
     x = replace(reference.build(copied(made)), **produced)
-    return Built(replace(x, **vars(scene.layer)), produced)
+    return _repaired(trial, scene, made, Built(replace(x, **vars(scene.layer)), produced))
+
+
+def _repaired(trial: Trial, scene: Scene, made: Candidates, built: Built) -> Built:
+    """With right fields in the groups that are to be right."""
+    chosen = of_groups(built.produced, trial.options.repaired)
+    if not chosen:
+        return built
+    x = mended(scene, built.x, reference.build(copied(made)), chosen)
+    return Built(x, {name: getattr(x, name) for name in built.produced})
 
 
 def attend_call(trial: Trial, instance: Any, true_x: VerifyInput) -> AttendCall:
