@@ -9,7 +9,7 @@ from typing import Any
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, Cell, Failure, Identity, Status
+from treeproof.contract.failure import COLUMNS, PROBES, Cell, Failure, Identity, Status
 from treeproof.contract.registry import Backend
 
 
@@ -18,6 +18,7 @@ class CheckOptions:
     device: str = "cpu"
     profile: str = "quick"
     identities: frozenset[str] = frozenset(COLUMNS)
+    probes: frozenset[str] = frozenset(PROBES)
     in_flight: Callable[[str], None] | None = None
 
 

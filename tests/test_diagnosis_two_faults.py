@@ -129,15 +129,21 @@ def parts_of(kernel, hypotheses=HYPOTHESES):
 
 
 def test_one_fault_that_shows_in_several_groups_stays_one_beside_another():
-    """A way to merge shows in what attend gives and in the stage by itself."""
-    wrong = ("cascade", "base-2-lse.weights")
-    seen = cache(lambda case: observe(case, planted(*wrong), OPTIONS))
-    alone = diagnose(seen(CASE), seen)
-    assert set(alone.groups) == {"attend", "merge"}
-    assert (alone.cause, alone.parts) == ("base-2-lse", ())
-    seen = cache(lambda case: observe(case, planted(*wrong, "next-root.first-token"), OPTIONS))
-    beside = {part.groups: part.cause for part in diagnose(seen(CASE), seen).parts}
-    assert beside == {alone.groups: "base-2-lse", ("commit",): "next-root-not-bonus"}
+    """Shared pages that begin at the start show in the tables and in what attend reads."""
+    fault = exactly("gather-from-start.pages")
+
+    def diagnosed(*names):
+        backend = planted("cascade", *names)
+        seen = cache(lambda case: observe(case, backend, OPTIONS))
+        return diagnose(seen(fault.smallest), seen)
+
+    alone = diagnosed(fault.name)
+    assert set(alone.groups) == {"tables", "attend"}
+    assert (alone.cause, alone.parts) == (fault.cause, ())
+    beside = {
+        part.groups: part.cause for part in diagnosed(fault.name, "position-off-by-one.all").parts
+    }
+    assert beside == {alone.groups: fault.cause, ("positions",): "position-off-by-one"}
 
 
 def test_three_faults_are_three_parts():

@@ -121,7 +121,7 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_was_and_said_so() -> N
     found = check("run", [case], workers=1)
     (event,) = [e for e in found.events if isinstance(e, Reduced)]
     assert (event.original, event.reduced, event.complete) == (case.id, case.id, False)
-    assert event.evaluations == 2
+    assert event.evaluations == 3
     (group,) = found.failures
     assert group.reproducer is not None
     assert decode_reproducer(group.reproducer.read_bytes()).case == case

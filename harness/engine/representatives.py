@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from functools import partial
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event, Reduced
-from treeproof.contract.failure import COLUMNS
+from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.wire import FailureKey, Reproducer
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.ledger import Ledger
@@ -33,8 +33,10 @@ KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
 LAUNCH_SECONDS = 10.0
 """A reduced case that takes longer counts as hung."""
 
-Ask = Callable[[VerifyCase, frozenset[str]], Done | Lost | None]
-"""Check a case in these columns; None once the reduction is abandoned."""
+Ask = Callable[[VerifyCase, frozenset[str], frozenset[str]], Done | Lost | None]
+"""Check a case in these columns by these probes; None once the reduction is abandoned."""
+
+_EVERY_PROBE = frozenset(PROBES)
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,25 @@ def reduce_failures(
 def _for_trials(
     ask: Callable[..., Done | Lost | None], group: FailureGroup, settings: RunSettings
 ) -> Ask:
-    return partial(
-        ask,
-        launch_timeout=min(settings.launch_timeout, LAUNCH_SECONDS),
-        expendable=group.failure.severity != "wrong" and settings.device_kind == "cpu",
-    )
+    def asked(
+        case: VerifyCase, identities: frozenset[str], probes: frozenset[str]
+    ) -> Done | Lost | None:
+        return ask(
+            case,
+            identities,
+            probes=probes,
+            launch_timeout=min(settings.launch_timeout, LAUNCH_SECONDS),
+            expendable=group.failure.severity != "wrong" and settings.device_kind == "cpu",
+        )
+
+    return asked
 
 
 def _unless_quarantined(ask: Ask, ledger: Ledger, backend: BackendMeta) -> Ask:
-    def asked(case: VerifyCase, identities: frozenset[str]) -> Done | Lost | None:
-        return None if ledger.quarantine(case, backend) else ask(case, identities)
+    def asked(
+        case: VerifyCase, identities: frozenset[str], probes: frozenset[str]
+    ) -> Done | Lost | None:
+        return None if ledger.quarantine(case, backend) else ask(case, identities, probes)
 
     return asked
 
@@ -152,14 +163,13 @@ class _Trial:
     def smallest(self, case: VerifyCase) -> _Smallest:
         """The smallest case that fails so; the given one where none does, or not even it again."""
         smallest, checked, complete = case, None, False
-        # Judged in its own column first, which is faster; some failures show only beside others.
-        for identities in (frozenset({self._group.identity}), self._columns):
-            if self._fails(case, identities):
-                reduction = reduce(case, partial(self._fails, identities=identities))
+        for how in self._ways():
+            if self._fails(case, *how):
+                reduction = reduce(case, lambda smaller: self._fails(smaller, *how))
                 smallest, complete = reduction.case, reduction.complete and not self._ran_out
                 break
         if smallest != case:
-            checked = self._check(smallest, self._columns)
+            checked = self._check(smallest, self._columns, _EVERY_PROBE)
             if checked is None or not self._alike(smallest, checked):
                 smallest, checked, complete = case, None, False
         event = Reduced(
@@ -174,18 +184,28 @@ class _Trial:
         )
         return _Smallest(event, smallest, checked)
 
-    def _fails(self, case: VerifyCase, identities: frozenset[str]) -> bool:
+    def _ways(self) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
+        """Columns and probes to judge by: the failure's own first, which is faster by far; some
+        failures show only beside others."""
+        own = frozenset({self._group.identity})
+        yield own, _EVERY_PROBE & {self._group.failure.probe}
+        yield own, _EVERY_PROBE
+        yield self._columns, _EVERY_PROBE
+
+    def _fails(self, case: VerifyCase, identities: frozenset[str], probes: frozenset[str]) -> bool:
         """Whether it fails with the same key; False, unseen, once the time is over."""
         if time.monotonic() > self._deadline:
             self._ran_out = True
             return False
         self._evaluations += 1
-        checked = self._check(case, identities)
+        checked = self._check(case, identities, probes)
         return checked is not None and self._alike(case, checked)
 
-    def _check(self, case: VerifyCase, identities: frozenset[str]) -> Checked | None:
+    def _check(
+        self, case: VerifyCase, identities: frozenset[str], probes: frozenset[str]
+    ) -> Checked | None:
         try:
-            outcome = self._ask(case, identities)
+            outcome = self._ask(case, identities, probes)
         except InternalError as error:
             self._own_faults.append(error)
             return None

@@ -15,6 +15,7 @@ from typing import Any
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
 from treeproof.engine.in_flight import InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
@@ -55,13 +56,15 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class Task:
-    """One case on some backends. `writer` names the events file; empty: nothing is recorded."""
+    """One case on some backends, by these probes. `writer` names the events file; empty: nothing is
+    recorded."""
 
     number: int
     case: VerifyCase
     backends: tuple[BackendMeta, ...]
     identities: frozenset[str]
     writer: str = ""
+    probes: frozenset[str] = frozenset(PROBES)
 
 
 def initialize(device_kind: str) -> None:
@@ -217,6 +220,7 @@ def _check_one(work: _Work, meta: BackendMeta) -> Checked:
         device=settings.device,
         profile=settings.profile,
         identities=work.task.identities,
+        probes=work.task.probes,
         in_flight=enter,
     )
     with _one_thread(settings.device):

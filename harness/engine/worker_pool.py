@@ -17,7 +17,7 @@ from pebble import ProcessExpired
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
-from treeproof.contract.failure import COLUMNS
+from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.engine import worker
 from treeproof.engine.in_flight import read_in_flight, record_path
 from treeproof.engine.loss import Lost, examine_loss
@@ -114,6 +114,7 @@ class WorkerPool:
         launch_timeout: float,
         abandoned: threading.Event,
         expendable: bool = False,
+        probes: frozenset[str] = frozenset(PROBES),
     ) -> Done | Lost | None:
         """Check a case on one worker and wait for it, recording nothing; None once abandoned.
 
@@ -125,7 +126,9 @@ class WorkerPool:
             if abandoned.is_set():
                 return None
             function = worker.outlive if expendable else worker.check
-            launch = self._launch(seat, case, (backend,), identities, "", launch_timeout, function)
+            launch = self._launch(
+                seat, case, (backend,), identities, "", launch_timeout, function, probes
+            )
             outcome = None
             while outcome is None and not abandoned.is_set():
                 wait({launch.future}, TICK)
@@ -169,8 +172,9 @@ class WorkerPool:
         writer: str,
         launch_timeout: float | None = None,
         function: Callable[[Task, WorkerSettings], Any] = worker.check,
+        probes: frozenset[str] = frozenset(PROBES),
     ) -> _Launch:
-        task = Task(next(self._numbers), case, backends, identities, writer)
+        task = Task(next(self._numbers), case, backends, identities, writer, probes)
         settings = self._settings
         if launch_timeout is not None:
             settings = replace(settings, launch_timeout=launch_timeout)

@@ -1,0 +1,103 @@
+"""A failure is reduced by the probe that saw it, and by all of them where that one alone does not."""
+
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.event import Checked
+from treeproof.contract.failure import COLUMNS, PROBES, Failure
+from treeproof.contract.layout import KVLayout
+from treeproof.contract.shape import AttentionShape
+from treeproof.contract.tree import CandidateTree
+from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.ledger import Ledger
+from treeproof.engine.representatives import reduce_failures
+from treeproof.engine.run_folder import BackendMeta
+from treeproof.engine.settings import RunSettings
+from treeproof.engine.worker import Task
+from treeproof.engine.worker_pool import Done
+
+EVERY = frozenset(PROBES)
+META = BackendMeta(reference="b", name="b")
+CASE = VerifyCase(
+    requests=(
+        Request(
+            tree=CandidateTree(tokens=(5, 6, 7, 8), parents=(-1, 0, 0, 0)),
+            row_of_node=(0, 1, 2, 3),
+            prefix_len=9,
+        ),
+    ),
+    shape=AttentionShape(num_q_heads=2, num_kv_heads=1, head_dim=64, v_head_dim=64),
+    layout=KVLayout(page_size=1, num_slots=16),
+)
+FAILURE = Failure(
+    identity="visibility", kind="reads-sibling", evidence="measured", stage="attend", message="",
+    probe="spike",
+)  # fmt: skip
+
+
+class Pool:
+    """A worker whose backend fails where `fails` says so of a case, the columns and the probes."""
+
+    def __init__(self, fails):
+        self.seats = (SimpleNamespace(name="w0"),)
+        self.fails, self.asked = fails, []
+
+    def ask(self, seat, backend, case, identities, *, probes, **rest):
+        self.asked.append((identities, probes))
+        failures = (FAILURE,) if self.fails(case, identities, probes) else ()
+        checked = Checked(case=case.id, backend="b", cells=(), failures=failures)
+        return Done(Task(1, case, (META,), identities, "", probes), (checked,))
+
+
+def reduced(fails, failure=FAILURE):
+    pool, events = Pool(fails), []
+    checked = Checked(case=CASE.id, backend="b", cells=(), failures=(failure,))
+    group = FailureGroup(
+        backend="b", identity="visibility", kind="reads-sibling", checks=1, case=CASE.id,
+        failure=failure, checked=checked,
+    )  # fmt: skip
+    folder = SimpleNamespace(read_case=lambda name: CASE, write_case=lambda case: None)
+    run = SimpleNamespace(checks=(), failures=(group,), folder=folder)
+    settings = RunSettings(backends=("b",))
+    reduce_failures(run, pool, [META], settings, Ledger(), events.append)
+    return pool.asked, next(event for event in events if hasattr(event, "evaluations"))
+
+
+def forked(case):
+    return case.requests[0].num_nodes > 2
+
+
+OWN = frozenset({"visibility"})
+
+
+@pytest.mark.parametrize(
+    ("fails", "how"),
+    [
+        (lambda case, columns, probes: "spike" in probes, (OWN, frozenset({"spike"}))),
+        (lambda case, columns, probes: {"spike", "chorus"} <= probes, (OWN, EVERY)),
+        (lambda case, columns, probes: "kv" in columns, (frozenset(COLUMNS), EVERY)),
+    ],
+)
+def test_it_is_reduced_by_the_least_that_shows_it_and_judged_by_everything_at_the_end(fails, how):
+    asked, event = reduced(lambda case, *by: forked(case) and fails(case, *by))
+    assert event.complete
+    assert event.reduced != CASE.id
+    *tried, last = asked
+    assert set(tried[-event.evaluations // 2 :]) == {how}
+    assert last == (frozenset(COLUMNS), EVERY)
+
+
+def test_what_failed_before_any_probe_is_reduced_without_one():
+    failure = replace(FAILURE, probe="")
+    asked, event = reduced(lambda case, columns, probes: forked(case), failure)
+    assert event.complete
+    assert set(asked[:-1]) == {(OWN, frozenset())}
+
+
+def test_a_failure_that_shows_no_more_keeps_its_case_after_three_tries():
+    asked, event = reduced(lambda *by: False)
+    assert (event.reduced, event.complete) == (CASE.id, False)
+    assert asked == [(OWN, frozenset({"spike"})), (OWN, EVERY), (frozenset(COLUMNS), EVERY)]
