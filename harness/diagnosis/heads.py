@@ -63,8 +63,8 @@ def _in_some(right: World, count: int, group: int) -> Iterator[tuple[str, World,
             if world.seen == right.seen or world.written is not right.written:
                 continue
             way = f" ({detail})" if detail else ""
-            for some, name in distinct.items():
-                yield f"{name}: {base.name}{way}", world, some
+            for chosen, name in distinct.items():
+                yield f"{name}: {base.name}{way}", world, chosen
 
 
 HEADS: tuple[Hypothesis, ...] = (one_head_only,)
