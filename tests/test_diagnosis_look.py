@@ -13,12 +13,15 @@ from msgspec.structs import replace
 from treeproof.contract.backend import describe
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Attended
+from treeproof.contract.registry import load
 from treeproof.diagnosis.catalogue import HYPOTHESES
 from treeproof.diagnosis.diagnose import UNKNOWN, diagnose
 from treeproof.diagnosis.further import further_cases
+from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.look import look
 from treeproof.engine.observe import observe
+from treeproof.faults.catalog import exactly
 
 OPTIONS = CheckOptions()
 CASE = case_of(ONE)
@@ -310,3 +313,19 @@ def test_a_cause_takes_seconds_and_not_minutes():
     start = time.process_time()
     assert cause_of(kernel).cause == "position-is-row"
     assert time.process_time() - start < 10
+
+
+def test_what_lies_behind_a_mask_is_read_because_offsets_are_wrong_and_is_no_second_cause():
+    fault = exactly("mask-offsets.elements")
+    padded, plain = fault.smallest.requests[1], fault.smallest.requests[0]
+    case = replace(
+        fault.smallest,
+        requests=(replace(padded, pad_rows=1), plain),
+        mask=replace(fault.smallest.mask, slack=64),
+        seed=0,
+    )
+    planted = fault.into(load("direct-mask"))
+    kinds = {failure.kind for failure in check_case(case, planted, OPTIONS).failures}
+    assert "depends-on-tail" in kinds
+    found = look(case, planted, OPTIONS)
+    assert found.cause == "mask-of-neighbour"

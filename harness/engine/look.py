@@ -23,15 +23,15 @@ from treeproof.engine.observe import observe
 
 _NOT_OBSERVED = frozenset({
     "nondeterministic", "not-repeatable", "changes-with-stream", "reads-undeclared-input",
-    "mutates-input", "depends-on-tail",
+    "mutates-input",
 })  # fmt: skip
 """Failures that a check finds and an observation does not."""
 
 _RELATIONS = frozenset({
     "changes-with-row-count", "changes-with-siblings", "changes-with-branch",
-    "changes-with-padding",
+    "changes-with-padding", "depends-on-tail",
 })  # fmt: skip
-"""The same of launches that are compared; whatever else is wrong may show there as well."""
+"""The same of calls that are compared; whatever else is wrong may show there as well."""
 
 _STALE = "stale"
 """The probe that runs a backend after other cases on the same object."""
