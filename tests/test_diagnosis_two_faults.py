@@ -128,22 +128,24 @@ def parts_of(kernel, hypotheses=HYPOTHESES):
     return {part.groups: part.cause for part in found.parts}
 
 
-def test_one_fault_that_shows_in_several_groups_stays_one_beside_another():
-    """Shared pages that begin at the start show in the tables and in what attend reads."""
-    fault = exactly("gather-from-start.pages")
+def test_one_mistake_made_in_two_stages_stays_one_beside_another():
+    """The tree is left out where the tables are built and where they are read."""
+    both = ("causal-kernel", "tree-mask-left-out.causal")
 
     def diagnosed(*names):
-        backend = planted("cascade", *names)
+        backend = planted("direct-mask", *names)
         seen = cache(lambda case: observe(case, backend, OPTIONS))
-        return diagnose(seen(fault.smallest), seen)
+        return diagnose(seen(CASE), seen)
 
-    alone = diagnosed(fault.name)
+    alone = diagnosed(*both)
     assert set(alone.groups) == {"tables", "attend"}
-    assert (alone.cause, alone.parts) == (fault.cause, ())
-    beside = {
-        part.groups: part.cause for part in diagnosed(fault.name, "position-off-by-one.all").parts
+    assert (alone.cause, alone.parts) == ("causal-mask", ())
+    found = diagnosed(*both, "position-off-by-one.all")
+    beside = {frozenset(part.groups): part.cause for part in found.parts}
+    assert beside == {
+        frozenset(alone.groups): "causal-mask",
+        frozenset({"positions"}): "position-off-by-one",
     }
-    assert beside == {alone.groups: fault.cause, ("positions",): "position-off-by-one"}
 
 
 def test_three_faults_are_three_parts():
