@@ -61,13 +61,13 @@ def _of_the_request_before(parents: Parents) -> list[list[list[int]]]:
 _SEEN: tuple[tuple[str, str, str, tuple[str, ...], str, Sees, VerifyCase], ...] = (
     (
         "ancestors-unwritten", "all", "the ancestors of a row are never written, only itself is",
-        ("B002", "sgl-project/sgl-kernel-npu#146"), "unknown",
+        ("B002", "sgl-project/sgl-kernel-npu#146"), "parent-hidden",
         _without(lambda own: own[:-1]), case(request((-1, 0))),
     ),
     (
         "ancestors-unwritten", "later-requests",
         "ancestors are written for the first request alone, where all requests write them",
-        ("B002", "sgl-project/sgl-kernel-npu#146"), "unknown",
+        ("B002", "sgl-project/sgl-kernel-npu#146"), "parent-hidden",
         lambda parents: [
             [path(up, i) if b == 0 else [i] for i in range(len(up))]
             for b, up in enumerate(parents)
