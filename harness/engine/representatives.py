@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from treeproof.contract.case import VerifyCase
+from msgspec import ValidationError
+
+from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked, Event, Reduced
 from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.wire import FailureKey, Reproducer
+from treeproof.engine import simplify
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss
@@ -30,6 +34,8 @@ from treeproof.engine.worker_pool import Done, WorkerPool
 
 KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
 """Time for one failure, and for all of them; what is not reduced by then is kept as it is."""
+_NEAR = 256
+"""Prefixes of twice this length are first tried at it, and at what is left over of it."""
 LAUNCH_SECONDS = 10.0
 """A reduced case that takes longer counts as hung."""
 
@@ -163,9 +169,9 @@ class _Trial:
     def smallest(self, case: VerifyCase) -> _Smallest:
         """The smallest case that fails so; the given one where none does, or not even it again."""
         smallest, checked, complete = case, None, False
-        for how in self._ways():
-            if self._fails(case, *how):
-                reduction = reduce(case, lambda smaller: self._fails(smaller, *how))
+        for start, how in itertools.product(_starts(case), self._ways()):
+            if self._fails(start, *how):
+                reduction = reduce(start, lambda smaller: self._fails(smaller, *how))
                 smallest, complete = reduction.case, reduction.complete and not self._ran_out
                 break
         if smallest != case:
@@ -214,6 +220,22 @@ class _Trial:
         if outcome is None or outcome.blamed is None:
             return None
         return events_of_loss(outcome, tuple(c for c in COLUMNS if c in identities))[1]
+
+
+def _starts(case: VerifyCase) -> Iterator[VerifyCase]:
+    """The case, and before it one that costs a hundredth where prefixes are far: just to see such a
+    failure again may take a minute. Where a prefix ends in its page stays as it was."""
+
+    def shortened(request: Request) -> Request:
+        if request.prefix_len < 2 * _NEAR:
+            return request
+        return simplify.with_prefix(request, _NEAR + request.prefix_len % _NEAR)
+
+    with suppress(ValueError, ValidationError):
+        near = simplify.each_request(case, shortened)
+        if near != case:
+            yield near
+    yield case
 
 
 def keep_failures(
