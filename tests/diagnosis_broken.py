@@ -394,6 +394,16 @@ def path_in_lines(self, x, b, row, head):
     return prefix, [(i, line[(n + 1) % longest], v) for n, (i, _, v) in enumerate(path)]
 
 
+def columns_on(self, x, b, row, head):
+    """V of each column is the next one's, all columns of the request in one line."""
+    prefix, path = Plain.keys(self, x, b, row, head)
+    rows = range(int(x.qo_indptr[b + 1] - x.qo_indptr[b]))
+    line = [v for *_, v in prefix]
+    line += [self.own_slot(x, b, r if r < N(x, b) else 0) for r in rows]
+    after = dict(zip(line[::-1], [line[0], *line[:0:-1]], strict=True))
+    return tuple([(i, k, after[v]) for i, k, v in keys] for keys in (prefix, path))
+
+
 def keys_from(slot):
     """K of each key from elsewhere: `slot(list of slots, i)`."""
 
@@ -661,6 +671,7 @@ BROKEN = {
     "keys-not-values": [
         (broken(keys=keys_from(lambda slots, i: slots[(i + 1) % len(slots)])), ONE),
         (broken(keys=path_in_lines), TWO),
+        (broken(keys=columns_on), PADDED),
     ],
     # numbers
     "base-2-lse": [

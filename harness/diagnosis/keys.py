@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import product
 
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis, reading
+from treeproof.diagnosis.keys_not_values import keys_not_values
 from treeproof.diagnosis.listing import with_prefix
 from treeproof.diagnosis.position import neighbours
 from treeproof.diagnosis.world import World
@@ -180,104 +179,6 @@ def list_cut_short(right: World) -> Iterator[tuple[str, World]]:
         "the first page of the prefix alone",
         with_prefix(right, lambda row: ground.prefix(row.b)[: ground.page]),
     )
-
-
-@hypothesis("keys-not-values", "keys and values are read from different slots", "attend", "forward")
-def keys_not_values(right: World) -> Iterator[tuple[str, World]]:
-    ground, slots = right.ground, right.ground.case.layout.num_slots
-
-    def turned(keys: tuple[Key, ...], by: int) -> list[int]:
-        """The slots of a list, some places on."""
-        held = [k.v for k in keys]
-        return [held[(i + by) % len(held)] for i in range(len(held))]
-
-    for side in ("k", "v"):
-        name = {"k": "keys", "v": "values"}[side]
-        for by in (1, -1):
-            seen = tuple(
-                tuple(
-                    k._replace(**{side: slot})
-                    for k, slot in zip(keys, turned(keys, by), strict=True)
-                )
-                for keys in right.seen
-            )
-            yield f"{name} {by:+d} place in the list", replace(right, seen=seen)
-            moved = tuple(
-                tuple(k._replace(**{side: (k.v + by) % slots}) for k in keys) for keys in right.seen
-            )
-            yield f"{name} {by:+d} slot in memory", replace(right, seen=moved)
-        backwards = tuple(
-            tuple(
-                k._replace(**{side: other.v}) for k, other in zip(keys, reversed(keys), strict=True)
-            )
-            for keys in right.seen
-        )
-        yield f"{name} in reverse order", replace(right, seen=backwards)
-        for where, other in neighbours(ground):
-            theirs = tuple(
-                tuple(
-                    k._replace(**{side: ground.key(other(row.b), k.at).v})
-                    if k.at < row.prefix
-                    else k
-                    for k in keys
-                )
-                for row, keys in zip(ground.rows, right.seen, strict=True)
-            )
-            yield f"{name} of {where}", replace(right, seen=theirs)
-    for side in ("k", "v"):
-        for by in (1, -1):
-            prefix = tuple(
-                tuple(
-                    k._replace(**{side: head[(i + by) % len(head)].v}) if k.at < row.prefix else k
-                    for i, k in enumerate(keys)
-                    for head in [[p for p in keys if p.at < row.prefix]]
-                )
-                for row, keys in zip(ground.rows, right.seen, strict=True)
-            )
-            name = {"k": "keys", "v": "values"}[side]
-            yield f"{name} of the prefix {by:+d}", replace(right, seen=prefix)
-    for by in (1, -1):
-        tree = tuple(
-            tuple(
-                k._replace(k=path[(i + by) % len(path)].v) if k.at >= row.prefix else k
-                for i, k in _numbered(keys, row)
-                for path in [[p for p in keys if p.at >= row.prefix]]
-            )
-            for row, keys in zip(ground.rows, right.seen, strict=True)
-        )
-        yield f"keys of the path {by:+d}", replace(right, seen=tree)
-    yield from _in_lines(right)
-
-
-def _in_lines(right: World) -> Iterator[tuple[str, World]]:
-    """Lists of the launch are lines as wide as the longest, and are turned with what fills them up."""
-    ground = right.ground
-    fronts = [
-        sum(k.at < row.prefix for k in s) for s, row in zip(right.seen, ground.rows, strict=True)
-    ]
-    for part, begins in (("list", [0] * len(fronts)), ("path", fronts)):
-        width = max(len(s) - begin for s, begin in zip(right.seen, begins, strict=True))
-        for (fill, end), by, side in product((("first", 0), ("last", -1)), (1, -1), ("k", "v")):
-            seen = []
-            for keys, begin in zip(right.seen, begins, strict=True):
-                line = [k.v for k in keys[begin:]]
-                line += [line[end]] * (width - len(line)) if line else []
-                turned = [
-                    k._replace(**{side: line[(i + by) % width]}) for i, k in enumerate(keys[begin:])
-                ]
-                seen.append((*keys[:begin], *turned))
-            name = {"k": "keys", "v": "values"}[side]
-            yield (
-                f"{name} {by:+d} place in a line of the {part}, filled up with its {fill} slot",
-                replace(right, seen=tuple(seen)),
-            )
-
-
-def _numbered(keys: tuple[Key, ...], row: Row) -> Iterator[tuple[int, Key]]:
-    """Keys with their place in the path; what is before it counts below 0."""
-    first = sum(k.at < row.prefix for k in keys)
-    for i, key in enumerate(keys):
-        yield i - first, key
 
 
 KEYS: tuple[Hypothesis, ...] = (
