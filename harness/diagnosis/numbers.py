@@ -163,9 +163,7 @@ def empty_part_counted(right: World) -> Iterator[tuple[str, World]]:
     yield "at half the weight", _merging(right, halved)
 
 
-@hypothesis(
-    "nan-empty-row", "where no key is left, the result is not a number", "merge", "contract"
-)
+@hypothesis("nan-empty-row", "where no key is left, the result is not a number", "merge")
 def nan_empty_row(right: World) -> Iterator[tuple[str, World]]:
     """-inf less -inf."""
 
@@ -186,10 +184,6 @@ def nan_empty_row(right: World) -> Iterator[tuple[str, World]]:
         of_a, of_b, _ = either(a, b)
         return of_a, of_b, torch.logaddexp(a, b)
 
-    if right.ground.scene.padding.any():
-        # Rows of padding have no key, and their outputs are free; those of real rows are not.
-        contract = frozenset({("not-finite", "attend", "")})
-        yield "a padded row's, and it spreads to real rows", replace(right, contract=contract)
     yield "where both parts are empty", replace(right, merge=both)
     yield "where both parts are empty, the log-sum-exp too", replace(right, merge=lse_too)
     yield "where one part is empty", replace(right, merge=either)
