@@ -140,6 +140,25 @@ def softly(a, b):
     return (a - lse).exp().masked_fill(none, 0), (b - lse).exp().masked_fill(none, 0), lse
 
 
+def infinite_for_nothing(a, b):
+    a, b = (torch.where(part == -math.inf, math.inf, part) for part in (a, b))
+    top = torch.maximum(a, b)
+    za, zb = (a - top).exp(), (b - top).exp()
+    return za / (za + zb), zb / (za + zb), top + (za + zb).log()
+
+
+def second_kept_for_nothing(a, b):
+    wa, wb, lse = softly(a, b)
+    return wa, wb.masked_fill(lse == -math.inf, 1), lse
+
+
+def exp2_and_log(a, b):
+    top = torch.maximum(a, b).nan_to_num(neginf=0.0)
+    za, zb = (a - top).exp2(), (b - top).exp2()
+    some = (za + zb).where(za + zb > 0, 1.0)
+    return za / some, zb / some, top + (za + zb).log()
+
+
 def nan_for_nothing(a, b):
     lse = torch.logaddexp(a, b)
     return (a - lse).exp(), (b - lse).exp(), lse
@@ -150,6 +169,10 @@ def nan_for_nothing(a, b):
     [
         (lambda a, b: softly(a / math.log(2), b / math.log(2)), "base-2-lse"),
         (nan_for_nothing, "nan-empty-row"),
+        (exp2_and_log, "base-2-lse"),
+        (infinite_for_nothing, "empty-part-counted"),
+        (second_kept_for_nothing, "unwritten-output"),
+        (lambda a, b: (*softly(a, b)[1::-1], softly(a, b)[2]), "merge-unweighted"),
         (
             lambda a, b: softly(a.nan_to_num(neginf=0.0), b.nan_to_num(neginf=0.0)),
             "empty-part-counted",

@@ -19,8 +19,10 @@ from treeproof.diagnosis.evidence import (
     TableReads,
 )
 from treeproof.diagnosis.ground import Seen
+from treeproof.diagnosis.kept import Kept
 from treeproof.diagnosis.merging import same_merge
-from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
+from treeproof.diagnosis.recomputed import outputs
+from treeproof.diagnosis.rerun import as_counts, origins, row_weights, writes_of
 from treeproof.diagnosis.world import World, same_statement, truth
 
 _LAUNCHED: frozenset[Group] = frozenset({"accept", "commit", "attend", "merge", "forward"})
@@ -80,7 +82,18 @@ def told_by(one: Again) -> list[Group]:
 
 def _same_attended(found: Attended, world: World, seen: Observation) -> bool:
     # Counts first: outputs take far longer, and are seldom reached.
-    return _same_reads(found, world) and _same_numbers(found, world, seen)
+    return _kept_reads(found, world) and _same_numbers(found, world, seen)
+
+
+_READS: Kept[bool] = Kept(1024)
+
+
+def _kept_reads(found: Attended, world: World) -> bool:
+    """What is read does not depend on a plain law, of which there are many."""
+    if not world.law.plain:
+        return _same_reads(found, world)
+    about = world.ground, world.seen, world.written, world.left, world.heads, world.others
+    return _READS.of(found, *about, make=lambda: _same_reads(found, world))
 
 
 def _same_reads(found: Attended, world: World) -> bool:

@@ -47,7 +47,10 @@ def shares(
             groups = _explained(variant.world, seen, wrong, right)
             whole = groups.issuperset(together) or groups.isdisjoint(together)
             if groups and groups <= hypothesis.groups and whole:
-                yield Share(groups, Candidate(hypothesis, variant.detail))
+                yield Share(
+                    groups,
+                    Candidate(hypothesis, variant.detail, variant.family, variant.world.rival),
+                )
 
 
 def _inseparable(seen: Observation, wrong: Sequence[Group]) -> Groups:

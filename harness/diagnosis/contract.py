@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, combinations
 
+import torch
+from torch import Tensor
+
 from treeproof.contract.backend import STAGES
 from treeproof.contract.case import VerifyCase
 from treeproof.diagnosis.evidence import Walk
-from treeproof.diagnosis.hypothesis import Hypothesis, States
+from treeproof.diagnosis.hypothesis import Hypothesis, States, in_families
+from treeproof.diagnosis.merging import softmerge
+from treeproof.diagnosis.precision import ROUNDED_BY_ROWS
 from treeproof.diagnosis.walking import most_rows
 from treeproof.diagnosis.world import Contract, World
 
@@ -69,6 +74,18 @@ def _unwritten(right: World) -> Iterator[tuple[str, World]]:
     walks = tuple(tuple(zeros(b, walk) for b, walk in enumerate(line)) for line in right.walks)
     yield "accept_index past the path is 0", replace(right, walks=walks)
 
+    def first_kept(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_a, of_b, lse = softmerge(a, b)
+        return of_a.masked_fill(lse == -torch.inf, 1.0), of_b, lse
+
+    def second_kept(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_b, of_a, lse = first_kept(b, a)
+        return of_a, of_b, lse
+
+    # A merge that writes over one of its parts, and leaves out rows that no part has a key for.
+    yield "a merge of nothing keeps the first part's", replace(right, merge=first_kept)
+    yield "a merge of nothing keeps the second part's", replace(right, merge=second_kept)
+
 
 def _hypothesis(
     name: str, says: str, kinds: tuple[str, ...], details: tuple[str, ...] = ("",)
@@ -93,7 +110,7 @@ CONTRACT: tuple[Hypothesis, ...] = (
     Hypothesis(
         "unwritten-output",
         "a part of the output is never written",
-        frozenset({"contract", "accept"}),
+        frozenset({"contract", "accept", "merge"}),
         _unwritten,
     ),
     _hypothesis(
@@ -106,11 +123,11 @@ CONTRACT: tuple[Hypothesis, ...] = (
         "what lies past the end of a table or buffer is read",
         ("depends-on-tail",),
     ),
-    Hypothesis(
+    in_families(
         "rows-change-numbers",
         "a row's numbers depend on how many rows come with it",
-        frozenset({"contract"}),
-        _row_counts,
+        frozenset({"contract", "attend"}),
+        (_row_counts, *ROUNDED_BY_ROWS),
     ),
     _hypothesis(
         "undeclared-input",

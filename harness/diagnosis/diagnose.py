@@ -82,9 +82,12 @@ def _explaining(
     for hypothesis in hypotheses:
         if not hypothesis.groups.issuperset(wrong):
             continue
+        before, explained = right, False
         for variant in hypothesis.variants(right):
-            if explains(variant, seen, wrong, right):
-                yield Candidate(hypothesis, variant.detail)
+            if variant.world is not before:  # ways that are one on this case come one after another
+                before, explained = variant.world, explains(variant, seen, wrong, right)
+            if explained:
+                yield Candidate(hypothesis, variant.detail, variant.family, variant.world.rival)
 
 
 def _by_parts(
@@ -118,12 +121,14 @@ def _left_over(whole: Diagnosis, groups: Sequence[Group]) -> Iterable[Diagnosis]
 
 
 def _result(search: Narrowing, hypotheses: Sequence[Hypothesis]) -> Diagnosis:
-    names = tuple(dict.fromkeys(c.hypothesis.name for c in search.left))
+    rivalled = {c.hypothesis.name for c in search.left if c.rival}
+    named = [c for c in search.left if c.hypothesis.name not in rivalled]
+    names = tuple(dict.fromkeys(c.hypothesis.name for c in named))
     tried = tuple(h.name for h in hypotheses if h.name not in names)
     count = 1 + len(search.tried)
     if not names:
         return Diagnosis(UNKNOWN, ruled_out=tried, groups=search.wrong, cases_tried=count)
-    first = search.left[0]
+    first = named[0]
     return Diagnosis(
         cause=first.hypothesis.name,
         says=first.hypothesis.says,

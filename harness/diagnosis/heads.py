@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from treeproof.diagnosis.engine import Inside
-from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
+from treeproof.diagnosis.hypothesis import Hypothesis, States, in_families
 from treeproof.diagnosis.keys import KEYS
 from treeproof.diagnosis.masks import MASKS
 from treeproof.diagnosis.pages import PAGES
 from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
+from treeproof.diagnosis.scope import some_heads
 from treeproof.diagnosis.visibility import VISIBILITY
 from treeproof.diagnosis.window import WINDOW
 from treeproof.diagnosis.world import World
@@ -18,53 +19,47 @@ from treeproof.diagnosis.world import World
 _BASES = (*VISIBILITY, *MASKS, *WINDOW, *PREFIX_LENGTH, *KEYS, *PAGES)
 
 
-@hypothesis(
-    "one-head-only",
-    "some heads read other keys than the others do",
-    "attend",
-    "forward",
-    narrow="no",
+def _in_some_heads(base: Hypothesis) -> States:
+    def states(right: World) -> Iterator[tuple[str, World]]:
+        shape = right.ground.case.shape
+        choices = some_heads(shape.num_q_heads, shape.group_size)
+        for way, world in _statements(base, right):
+            for name, heads in choices.items():
+                # A case of one head cannot tell; further ones have several.
+                all_alike = len(heads) == shape.num_q_heads
+                part = world if all_alike else replace(world, heads=heads, others=right.seen)
+                yield f"{name}: {way}", part
+
+    return states
+
+
+def _in_some_heads_of_an_engine(base: Hypothesis) -> States:
+    def states(right: World) -> Iterator[tuple[str, World]]:
+        model = right.ground.model
+        if model is None:
+            return
+        layers = frozenset(range(model.layers))
+        for way, world in _statements(base, right):
+            for name, heads in some_heads(model.heads, 1).items():
+                if len(heads) < model.heads:
+                    inside = Inside(layers, heads, world.seen)
+                    yield f"of an engine, {name}: {way}", replace(right, inside=inside)
+
+    return states
+
+
+def _statements(base: Hypothesis, right: World) -> Iterator[tuple[str, World]]:
+    """What a hypothesis says of the keys that are read, and of nothing else."""
+    for detail, world in base.states(right):
+        if world.seen != right.seen and world.written is right.written:
+            yield f"{base.name} ({detail})" if detail else base.name, world
+
+
+HEADS: tuple[Hypothesis, ...] = (
+    in_families(
+        "one-head-only",
+        "some heads read other keys than the others do",
+        frozenset({"attend", "forward"}),
+        (*map(_in_some_heads, _BASES), *map(_in_some_heads_of_an_engine, _BASES)),
+    ),
 )
-def one_head_only(right: World) -> Iterator[tuple[str, World]]:
-    shape, model = right.ground.case.shape, right.ground.model
-    for detail, world, heads in _in_some(right, shape.num_q_heads, shape.group_size):
-        yield detail, replace(world, heads=heads, others=right.seen)
-    if model is not None:
-        every = frozenset(range(model.layers))
-        for detail, world, heads in _in_some(right, model.heads, 1):
-            inside = Inside(every, heads, world.seen)
-            yield f"of an engine, {detail}", replace(right, inside=inside)
-
-
-def _in_some(right: World, count: int, group: int) -> Iterator[tuple[str, World, frozenset[int]]]:
-    """What each statement says, and heads that may follow it, of `count` in groups."""
-    if count == 1:
-        return
-    choices = {
-        "the first head": {0},
-        "all heads but the first": set(range(1, count)),
-        "the last head": {count - 1},
-        "all heads but the last": set(range(count - 1)),
-        "heads of the first KV head": set(range(group)),
-        "heads past the first KV head": set(range(group, count)),
-        "heads of the last KV head": set(range(count - group, count)),
-        "odd heads": set(range(1, count, 2)),
-        "even heads": set(range(0, count, 2)),
-        "the first half of the heads": set(range(count // 2)),
-        "the second half of the heads": set(range(count // 2, count)),
-    }
-    # Of few heads many choices are the same; the first name stands for all of them.
-    distinct: dict[frozenset[int], str] = {}
-    for name, some in choices.items():
-        if 0 < len(some) < count:
-            distinct.setdefault(frozenset(some), name)
-    for base in _BASES:
-        for detail, world in base.states(right):
-            if world.seen == right.seen or world.written is not right.written:
-                continue
-            way = f" ({detail})" if detail else ""
-            for chosen, name in distinct.items():
-                yield f"{name}: {base.name}{way}", world, chosen
-
-
-HEADS: tuple[Hypothesis, ...] = (one_head_only,)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from treeproof.diagnosis.engine import Inside
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row, Seen
+from treeproof.diagnosis.scope import scopes
 from treeproof.diagnosis.world import World
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way in which a hypothesis may hold; `detail` says which, and is the same on every case."""
+    """One way in which a hypothesis may hold; `detail` says which, and is the same on every case.
+
+    `family`: which of the hypothesis' families it came from.
+    """
 
     detail: str
     world: World
+    family: int = 0
 
 
 States = Callable[[World], Iterable[tuple[str, World]]]
@@ -31,8 +36,10 @@ Narrow = Literal["rows", "requests", "no"]
 class Hypothesis:
     """`says` is a whole sentence without its full stop. `groups`: evidence it may change.
 
-    `narrow`: whether it may hold in some requests and rows alone, in some requests, or nowhere but
-    everywhere. `throughout`: further ways, that hold for the whole batch if at all.
+    `narrow`: whether it may hold in some requests and rows alone (a law: in some heads and for some
+    keys too), in some requests, or nowhere but everywhere. `throughout`: further ways, that hold for
+    the whole batch if at all. `families`: what `states` gives, in parts; a way that is known is made
+    again out of its own part alone.
     """
 
     name: str
@@ -41,23 +48,36 @@ class Hypothesis:
     states: States
     narrow: Narrow = "rows"
     throughout: States | None = None
+    families: tuple[States, ...] = ()
 
-    def variants(self, right: World) -> Iterator[Variant]:
-        """Every way on one case, those first that hold for the whole batch."""
-        by_row = []
-        for detail, world in self.states(right):
+    def variants(self, right: World, family: int | None = None) -> Iterator[Variant]:
+        """Every way on one case, or those of one family; first those that hold for the whole batch."""
+        for number, states in enumerate(self.families or (self.states,)):
+            if family in (None, number):
+                for variant in self._of(states, right):
+                    yield replace(variant, family=number) if number else variant
+
+    def _of(self, states: States, right: World) -> Iterator[Variant]:
+        wide = []
+        for detail, world in states(right):
             yield Variant(detail, world)
-            if self.narrow != "no" and _is_by_row(right, world):
-                by_row.append((detail, world))
+            wide.append((detail, world))
         if self.throughout is not None:
             for detail, world in self.throughout(right):
                 yield Variant(detail, world)
-        for detail, world in by_row:
-            for where, part in (
-                *_parts(right, world, self.narrow),
-                *(_layers(right, world) if "forward" in self.groups else ()),
-            ):
+        for detail, world in wide:
+            for where, part in self._narrower(right, world):
                 yield Variant(f"{detail}, {where}" if detail else where, part)
+
+    def _narrower(self, right: World, world: World) -> Iterator[tuple[str, World]]:
+        """The same in a part of the launch only."""
+        if self.narrow != "no" and _is_by_row(right, world):
+            yield from _parts(right, world, self.narrow)
+            if "forward" in self.groups:
+                yield from _layers(right, world)
+        elif self.narrow == "rows" and _is_a_law(right, world):
+            for where, scope in scopes(right.ground, world.law):
+                yield where, replace(world, scope=scope)
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,8 @@ class Candidate:
 
     hypothesis: Hypothesis
     detail: str
+    family: int = 0
+    rival: bool = False
 
 
 def hypothesis(
@@ -77,6 +99,19 @@ def hypothesis(
 ) -> Callable[[States], Hypothesis]:
     """Decorator: a function of the truth becomes the hypothesis of this name."""
     return lambda states: Hypothesis(name, says, frozenset(groups), states, narrow, throughout)
+
+
+def in_families(
+    name: str, says: str, groups: frozenset[Group], families: Iterable[States]
+) -> Hypothesis:
+    """A hypothesis of many ways, in families that are made again one by one; nowhere narrower."""
+    every = tuple(families)
+
+    def states(right: World) -> Iterator[tuple[str, World]]:
+        for of in every:
+            yield from of(right)
+
+    return Hypothesis(name, says, groups, states, "no", families=every)
 
 
 def reading(right: World, keys_of: Callable[[Row], Iterable[Key] | None]) -> World:
@@ -136,6 +171,13 @@ def _layers(right: World, world: World) -> Iterator[tuple[str, World]]:
     every = frozenset(range(model.heads))
     for where, layers in places.items():
         yield where, replace(right, inside=Inside(frozenset(layers), every, world.seen))
+
+
+def _is_a_law(right: World, world: World) -> bool:
+    """Whether numbers are all that is stated otherwise, so that it may be so in a part of them."""
+    return world.law is not right.law and all(
+        getattr(world, f.name) is getattr(right, f.name) for f in fields(world) if f.name != "law"
+    )
 
 
 _NOT_BY_ROW = (

@@ -31,7 +31,8 @@ from treeproof.diagnosis.evidence import (
     Writes,
 )
 from treeproof.diagnosis.ground import Ground
-from treeproof.diagnosis.rerun import as_counts, origins, outputs, row_weights, writes_of
+from treeproof.diagnosis.recomputed import outputs
+from treeproof.diagnosis.rerun import as_counts, origins, row_weights, writes_of
 from treeproof.diagnosis.world import World, same_statement
 from treeproof.generate.related import larger, twin
 from treeproof.properties.tables import Slots

@@ -24,8 +24,12 @@ Distance = Callable[[Sequence[Key], Row], Tensor]
 Weigh = Callable[[Tensor, Sequence[Key], Row], tuple[Tensor, Tensor]]
 """Logits (Hq, n) to weights (Hq, n), which need not add up to 1, and log-sum-exp (Hq,)."""
 
-Sum = Callable[[Tensor, Tensor], Tensor]
-"""Weights (Hq, n) and values (Hq, n, Dv) to outputs (Hq, Dv)."""
+Sum = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Least and greatest weights (Hq, n) that a kernel may have come to, values (Hq, n, Dv) and which of
+them are the tree's (n,) to the least and greatest outputs (Hq, Dv)."""
+
+KVHeads = Callable[[AttentionShape], list[int]]
+"""KV head that each query head reads."""
 
 Scales = Callable[[LayerParameters], tuple[Tensor, Tensor]]
 """What codes of K and of V are multiplied by, (Hkv,) each."""
@@ -50,8 +54,8 @@ def softmax(logits: Tensor, keys: Sequence[Key], row: Row) -> tuple[Tensor, Tens
     return (logits - lse[:, None]).exp(), lse
 
 
-def exact(weights: Tensor, v: Tensor) -> Tensor:
-    return (weights[:, None] @ v)[:, 0]
+def own_kv_heads(shape: AttentionShape) -> list[int]:
+    return [head // shape.group_size for head in range(shape.num_q_heads)]
 
 
 def own_scales(layer: LayerParameters) -> tuple[Tensor, Tensor]:
@@ -64,7 +68,7 @@ def own_scales(layer: LayerParameters) -> tuple[Tensor, Tensor]:
 class Law:
     """`plain`: where all scores are equal all keys weigh the same, as under softmax.
 
-    `distance` None: no slopes. `sinks`: they take part.
+    `distance` None: no slopes. `sinks`: they take part. `sum` None: products are added up exactly.
     """
 
     score: Score = dot
@@ -72,8 +76,9 @@ class Law:
     distance: Distance | None = distance
     sinks: bool = True
     weigh: Weigh = softmax
-    sum: Sum = exact
+    sum: Sum | None = None
     scales: Scales = own_scales
+    kv_heads: KVHeads = own_kv_heads
     plain: bool = True
 
 

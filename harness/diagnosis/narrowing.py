@@ -18,6 +18,8 @@ CONFIRMED = 2
 """Further cases on which a cause has to show, where there are any."""
 _LOOKED_AT = 6
 """Cases that are compared before the one that tells most is taken."""
+_MANY = 12
+"""Different predictions of a case that are told apart; more tell no more."""
 
 Observe = Callable[[VerifyCase], Observation | None]
 
@@ -35,8 +37,8 @@ class Narrowing:
     left: tuple[Candidate, ...]
     beside: bool = False
     tried: list[VerifyCase] = field(default_factory=list)
-    ways: dict[tuple[str, str], _Ways] = field(default_factory=dict)
-    """By hypothesis and case."""
+    ways: dict[tuple[str, int, str], _Ways] = field(default_factory=dict)
+    """By hypothesis, family and case."""
 
     def go(self, observe: Observe, most: int) -> None:
         """Try up to so many cases."""
@@ -65,27 +67,36 @@ class Narrowing:
         """Candidates that predict what was wrong as it is here too, and all others right."""
         right = right_of(seen)
         also = [g for g in seen.found if g not in self.wrong and not fits(seen, g, right)]
-        if also and not self.beside:
-            return ()
         return tuple(
-            candidate
-            for candidate in self.left
-            if self._holds(self._world(candidate, right), right, also, seen)
+            candidate for candidate in self.left if self._holds(candidate, right, also, seen)
         )
 
-    def _holds(self, world: World, right: World, also: Sequence[Group], seen: Observation) -> bool:
+    def _holds(
+        self, candidate: Candidate, right: World, also: Sequence[Group], seen: Observation
+    ) -> bool:
+        world = self._world(candidate, right)
         for group in self.wrong:
             # A contract may be broken on some cases only; how it is broken is all that is stated.
             may_be_right = group == "contract" and fits(seen, group, right)
             if not may_be_right and not fits(seen, group, world):
                 return False
-        return all(says_the_same(world, right, g, seen) or fits(seen, g, world) for g in also)
+        if self.beside:
+            return all(says_the_same(world, right, g, seen) or fits(seen, g, world) for g in also)
+        return all(self._also(candidate, g) and fits(seen, g, world) for g in also)
+
+    def _also(self, candidate: Candidate, group: Group) -> bool:
+        """Whether the first case was right in a group because nothing else was stated of it there.
+
+        A merge of two parts does not show in attention as long as one of them is empty.
+        """
+        world = self._world(candidate, right_of(self.seen))
+        return group in self.seen.found and fits(self.seen, group, world)
 
     def _world(self, candidate: Candidate, right: World) -> World:
         """What a candidate states on a case; the truth where it cannot hold there."""
-        place = (candidate.hypothesis.name, right.ground.case.id)
+        place = (candidate.hypothesis.name, candidate.family, right.ground.case.id)
         if place not in self.ways:
-            self.ways[place] = _Ways(candidate.hypothesis, right)
+            self.ways[place] = _Ways(candidate.hypothesis, candidate.family, right)
         return self.ways[place].world(candidate.detail) or right
 
     def _telling(self, cases: Sequence[VerifyCase]) -> VerifyCase | None:
@@ -102,12 +113,12 @@ class Narrowing:
             kinds = self._kinds(case, confirming)
             if kinds > most:
                 best, most = case, kinds
-            if most == len(self.left) + confirming:
+            if most >= min(_MANY, len(self.left) + confirming):
                 break
         return best
 
     def _kinds(self, case: VerifyCase, confirming: bool) -> int:
-        """How many different things are predicted on a case; nothing is run."""
+        """How many different things are predicted on a case, up to `_MANY`; nothing is run."""
         right = right_of(self.seen, case)
         like = unseen(case, self.seen, self.wrong)
         kinds = [Foretold(right, like)] if confirming else []
@@ -115,6 +126,8 @@ class Narrowing:
             told = Foretold(self._world(candidate, right), like)
             if not any(self._alike(told, other) for other in kinds):
                 kinds.append(told)
+            if len(kinds) >= _MANY:
+                break
         return len(kinds)
 
     def _alike(self, a: Foretold, b: Foretold) -> bool:
@@ -122,10 +135,11 @@ class Narrowing:
 
 
 class _Ways:
-    """The ways in which a hypothesis may hold on one case, gone through once for all candidates."""
+    """The ways of one family in which a hypothesis may hold on one case, gone through once for all
+    candidates."""
 
-    def __init__(self, hypothesis: Hypothesis, right: World) -> None:
-        self._rest = hypothesis.variants(right)
+    def __init__(self, hypothesis: Hypothesis, family: int, right: World) -> None:
+        self._rest = hypothesis.variants(right, family)
         self._worlds: dict[str, World] = {}
 
     def world(self, detail: str) -> World | None:

@@ -40,6 +40,24 @@ def _merging(right: World, merge: Merge) -> World:
     return replace(right, law=Law(weigh=_in_parts(merge), plain=False), merge=merge)
 
 
+Returned = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Log-sum-exps of the parts, and the one that was merged, to the one that is returned."""
+
+
+def _from_the_top(a: Tensor, b: Tensor, lse: Tensor) -> Tensor:
+    """The larger one, and the natural logarithm of the sum of powers of 2 relative to it."""
+    top = torch.maximum(a, b)
+    shift = top.masked_fill(top == -torch.inf, 0.0)
+    return top + ((a - shift).exp2() + (b - shift).exp2()).log()
+
+
+_RETURNED: dict[str, Returned] = {
+    "the returned one right": lambda a, b, lse: torch.logaddexp(a, b),
+    "the returned one turned back": lambda a, b, lse: lse * math.log(2),
+    "a natural logarithm added to the larger one": _from_the_top,
+}
+
+
 @hypothesis(
     "base-2-lse",
     "partial results are merged by base-2 log-sum-exps that are read as natural ones",
@@ -58,24 +76,18 @@ def base_2_lse(right: World) -> Iterator[tuple[str, World]]:
     }
     for detail, merge in choices.items():
         yield detail, _merging(right, merge)
+        for returned, lse_of in _RETURNED.items():
 
-        def true_lse(a: Tensor, b: Tensor, merge: Merge = merge) -> tuple[Tensor, Tensor, Tensor]:
-            of_a, of_b, _ = merge(a, b)
-            return of_a, of_b, torch.logaddexp(a, b)
+            def other(
+                a: Tensor, b: Tensor, merge: Merge = merge, lse_of: Returned = lse_of
+            ) -> tuple[Tensor, Tensor, Tensor]:
+                of_a, of_b, lse = merge(a, b)
+                return of_a, of_b, lse_of(a, b, lse)
 
-        yield (
-            f"{detail}{', ' * bool(detail)}the returned one right",
-            _merging(right, true_lse),
-        )
-
-        def back(a: Tensor, b: Tensor, merge: Merge = merge) -> tuple[Tensor, Tensor, Tensor]:
-            of_a, of_b, lse = merge(a, b)
-            return of_a, of_b, lse / log2
-
-        yield (
-            f"{detail}{', ' * bool(detail)}the returned one turned back",
-            _merging(right, back),
-        )
+            yield (
+                f"{detail}{', ' * bool(detail)}{returned}",
+                _merging(right, other),
+            )
 
 
 @hypothesis(
@@ -98,7 +110,10 @@ def lse_base_2_returned(right: World) -> Iterator[tuple[str, World]]:
 
 
 @hypothesis(
-    "merge-unweighted", "partial results are averaged without their log-sum-exps", "attend", "merge"
+    "merge-unweighted",
+    "partial results are not weighed by their own log-sum-exps",
+    "attend",
+    "merge",
 )
 def merge_unweighted(right: World) -> Iterator[tuple[str, World]]:
     def halves(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,14 +138,28 @@ def merge_unweighted(right: World) -> Iterator[tuple[str, World]]:
         ) -> tuple[Tensor, Tensor, Tensor]:
             return (*halves(a, b), lse(a, b))
 
+        def halved(
+            a: Tensor, b: Tensor, lse: Callable[[Tensor, Tensor], Tensor] = lse
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            return torch.full_like(a, 0.5), torch.full_like(b, 0.5), lse(a, b)
+
+        def exchanged(
+            a: Tensor, b: Tensor, lse: Callable[[Tensor, Tensor], Tensor] = lse
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            of_a, of_b, _ = softmerge(a, b)
+            return of_b, of_a, lse(a, b)
+
         def added(
             a: Tensor, b: Tensor, lse: Callable[[Tensor, Tensor], Tensor] = lse
         ) -> tuple[Tensor, Tensor, Tensor]:
             return torch.ones_like(a), torch.ones_like(b), lse(a, b)
 
+        also = f"{', ' * bool(detail)}{detail}"
         yield detail, _merging(right, averaged)
+        yield f"empty parts too{also}", _merging(right, halved)
+        yield f"by each other's{also}", _merging(right, exchanged)
         yield (
-            f"added up{', ' * bool(detail)}{detail}",
+            f"added up{also}",
             _merging(right, added),
         )
 
@@ -162,6 +191,19 @@ def empty_part_counted(right: World) -> Iterator[tuple[str, World]]:
 
     yield "at half the weight", _merging(right, halved)
 
+    # What is infinite, or is taken off itself, leaves no number.
+    def nothing(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        empty = (a == -torch.inf) | (b == -torch.inf)
+        of_a, of_b, lse = (torch.where(empty, torch.nan, t) for t in softmerge(a, b))
+        return of_a, of_b, lse
+
+    def nothing_but_lse(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_a, of_b, _ = nothing(a, b)
+        return of_a, of_b, torch.logaddexp(a, b)
+
+    yield "and leaves no number", replace(right, merge=nothing)
+    yield "and leaves no number, the log-sum-exp right", replace(right, merge=nothing_but_lse)
+
 
 @hypothesis("nan-empty-row", "where no key is left, the result is not a number", "merge")
 def nan_empty_row(right: World) -> Iterator[tuple[str, World]]:
@@ -175,19 +217,8 @@ def nan_empty_row(right: World) -> Iterator[tuple[str, World]]:
         of_a, of_b, lse = both(a, b)
         return of_a, of_b, torch.where(lse == -torch.inf, torch.nan, lse)
 
-    def either(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        of_a, of_b, lse = both(a, b)
-        empty = (a == -torch.inf) | (b == -torch.inf)
-        return tuple(torch.where(empty, torch.nan, t) for t in (of_a, of_b, lse))  # type: ignore[return-value]
-
-    def either_keeps_lse(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        of_a, of_b, _ = either(a, b)
-        return of_a, of_b, torch.logaddexp(a, b)
-
     yield "where both parts are empty", replace(right, merge=both)
     yield "where both parts are empty, the log-sum-exp too", replace(right, merge=lse_too)
-    yield "where one part is empty", replace(right, merge=either)
-    yield "where one part is empty, the log-sum-exp right", replace(right, merge=either_keeps_lse)
 
 
 @hypothesis("scale-missing", "scores are not multiplied by the scale", "attend")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from treeproof.contract.shape import AttentionShape
-from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
-from treeproof.diagnosis.law import Law, Score, Sum, Weigh, dot, exact, softmax
+from treeproof.diagnosis.hypothesis import Hypothesis, States, hypothesis
+from treeproof.diagnosis.law import Law, Score, Weigh, dot, softmax
+from treeproof.diagnosis.rounding import ROUNDED
+from treeproof.diagnosis.scope import Scope
 from treeproof.diagnosis.world import World
 from treeproof.properties.scene import TORCH_DTYPE
 
@@ -59,70 +61,49 @@ def query_rounded(right: World) -> Iterator[tuple[str, World]]:
 
 @hypothesis(
     "low-precision-accumulator",
-    "scores, weights or sums are kept in a lower precision than is declared",
+    "scores, weights, values or sums are kept in a lower precision than is declared",
     "attend",
+    narrow="no",
 )
 def low_precision_accumulator(right: World) -> Iterator[tuple[str, World]]:
-    for dtype in (torch.bfloat16, torch.float16):
-        name = str(dtype).removeprefix("torch.")
-
-        def rounded(t: Tensor, dtype: torch.dtype = dtype) -> Tensor:
-            return t.to(dtype).double()
-
-        yield (
-            f"scores in {name}",
-            _law(right, lambda q, k, shape, to=rounded: to(dot(q, k, shape))),  # type: ignore[misc]
-        )
-        yield (
-            f"unscaled scores in {name}",
-            _law(
-                right,
-                lambda q, k, shape, to=rounded: (  # type: ignore[misc]
-                    to(dot(q, k, shape) / shape.score_scale) * shape.score_scale
-                ),
-            ),
-        )
-
-        def in_turn(weights: Tensor, v: Tensor, to: Callable[[Tensor], Tensor] = rounded) -> Tensor:
-            """Key after key into one accumulator."""
-            total = torch.zeros(len(v), v.shape[2], dtype=torch.float64)
-            for key in range(v.shape[1]):
-                total = to(total + weights[:, key, None] * v[:, key])
-            return total
-
-        def products_too(
-            weights: Tensor, v: Tensor, to: Callable[[Tensor], Tensor] = rounded
-        ) -> Tensor:
-            total = torch.zeros(len(v), v.shape[2], dtype=torch.float64)
-            for key in range(v.shape[1]):
-                total = to(total + to(weights[:, key, None] * v[:, key]))
-            return total
-
-        sums: dict[str, Sum] = {
-            "the sum over keys": in_turn,
-            "products and their sum over keys": products_too,
-            "weights": lambda weights, v, to=rounded: exact(to(weights), v),  # type: ignore[misc]
-            "unnormalised weights": lambda weights, v, to=rounded: _unnormalised(weights, v, to),  # type: ignore[misc]
-            "the unnormalised sum over keys": lambda weights, v, turn=in_turn: _by_largest(  # type: ignore[misc]
-                weights, v, turn
-            ),
-            "outputs": lambda weights, v, to=rounded: to(exact(weights, v)),  # type: ignore[misc]
-            "weights and outputs": lambda weights, v, to=rounded: to(exact(to(weights), v)),  # type: ignore[misc]
-        }
-        for what, total in sums.items():
-            yield f"{what} in {name}", replace(right, law=Law(sum=total))
+    for detail, law in ROUNDED.items():
+        yield detail, replace(right, law=law)
 
 
-def _unnormalised(weights: Tensor, v: Tensor, to: Callable[[Tensor], Tensor]) -> Tensor:
-    """Weights relative to the largest, rounded, and divided by their exact sum."""
-    p = weights / weights.amax(1, keepdim=True)
-    return exact(to(p), v) / p.sum(1, keepdim=True)
+_COUNTS = (2, 3, 4, 5, 6, 8, 9, 16, 17, 32, 33)
+"""Numbers of rows from which on another kernel may run, or another tile of one."""
 
 
-def _by_largest(weights: Tensor, v: Tensor, turn: Sum) -> Tensor:
-    p = weights / weights.amax(1, keepdim=True)
-    return turn(p, v) / p.sum(1, keepdim=True)
+def _by_rows(detail: str, law: Law) -> States:
+    """Rounded so in launches, or in requests, of many rows or of few."""
 
+    def states(right: World) -> Iterator[tuple[str, World]]:
+        everywhere = replace(right, law=law)
+        for where, inside in _by_count([r.num_rows for r in right.ground.requests]):
+            if all(inside):
+                yield f"{detail}, {where}", everywhere
+            elif any(inside):
+                yield f"{detail}, {where}", replace(everywhere, scope=_requests(inside))
+        yield f"{detail}, whatever the number of rows", replace(everywhere, rival=True)
+
+    return states
+
+
+def _by_count(rows: Sequence[int]) -> Iterator[tuple[str, list[bool]]]:
+    """Conditions on numbers of rows, and which requests meet them."""
+    most = max(rows)
+    for n in _COUNTS:
+        yield f"where a request has {n} rows or more", [most >= n] * len(rows)
+        yield f"where no request has {n} rows", [most < n] * len(rows)
+        yield f"in requests of {n} rows or more", [count >= n for count in rows]
+        yield f"in requests of fewer than {n} rows", [count < n for count in rows]
+
+
+def _requests(inside: Sequence[bool]) -> Scope:
+    return Scope(rows=lambda row: inside[row.b])
+
+
+ROUNDED_BY_ROWS: tuple[States, ...] = tuple(_by_rows(*one) for one in ROUNDED.items())
 
 PRECISION: tuple[Hypothesis, ...] = (
     query_rounded,

@@ -26,6 +26,7 @@ from treeproof.diagnosis.ground import Ground, Seen
 from treeproof.diagnosis.law import SOFTMAX, Law
 from treeproof.diagnosis.merging import Merge, merged, softmerge
 from treeproof.diagnosis.rerun import attended
+from treeproof.diagnosis.scope import EVERYWHERE, Scope
 
 Table: TypeAlias = tuple[tuple[int, ...], ...]
 Walks: TypeAlias = tuple[tuple[Walk, ...], ...]
@@ -40,8 +41,9 @@ class World:
     """The truth, or a hypothesis: the truth with one statement replaced.
 
     `uncut` are the keys of each real row before a window cuts, `seen` after it. `heads`: query heads
-    that read `seen`, all where None; the others read `others`. `written`: slot to the flat rows whose
-    K and V it holds when rows are read. `left`: the same after the launch, where that is not the same.
+    that read `seen`, all where None; the others read `others`. `scope`: where `law` holds. `written`:
+    slot to the flat rows whose K and V it holds when rows are read. `left`: the same after the launch,
+    where that is not the same.
     """
 
     ground: Ground
@@ -56,6 +58,7 @@ class World:
     walks: Walks
     commits: tuple[Commit, ...]
     law: Law = SOFTMAX
+    scope: Scope = EVERYWHERE
     heads: frozenset[int] | None = None
     others: Seen = ()
     contract: Contract = frozenset()
@@ -65,6 +68,9 @@ class World:
     masks_alone: bool = False
     """What is stated is so of masks; a list that says the same has another cause."""
     left: Mapping[int, tuple[int, int]] | None = None
+    rival: bool = False
+    """What a hypothesis states on a condition, stated without it: as long as that explains all that
+    was seen, the hypothesis is not named."""
     again: Again = None
     """What is so after another case on the same object; None: what is so on a fresh one."""
     inside: Inside | None = None
@@ -136,14 +142,14 @@ class World:
 
 
 _FIELDS: Mapping[Group, tuple[str, ...]] = {
-    "attend": ("seen", "written", "left", "law", "heads"),
+    "attend": ("seen", "written", "left", "law", "scope", "heads"),
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
     "forward": ("seen", "positions", "inside", "looked_up"),
     "contract": ("contract", "beside"),
     "again": (
         *("tokens", "positions", "slots", "links", "uncut", "seen", "written", "left", "law"),
-        *("heads", "walks", "contract", "again"),
+        *("scope", "heads", "walks", "contract", "again"),
     ),
 }
 
