@@ -220,7 +220,7 @@ def test_keys_past_the_end_are_named_where_a_check_sees_that_the_tail_counts():
         end = int(x.seq_lens[b]) + self.nodes(x, b)
         return [*Plain.prefix_slots(self, x, b, row), (end, self.column(x, b, end))]
 
-    found = look(CASE, backend_of(broken(prefix_slots=one_more)), OPTIONS)
+    found, *_ = look(CASE, backend_of(broken(prefix_slots=one_more)), OPTIONS)
     assert found.cause == "past-the-end"
     tail = observe(CASE, backend_of(Plain), OPTIONS).with_contract(
         [("depends-on-tail", "attend", "")]
@@ -350,5 +350,5 @@ def test_what_lies_behind_a_mask_is_read_because_offsets_are_wrong_and_is_no_sec
     planted = fault.into(load("direct-mask"))
     kinds = {failure.kind for failure in check_case(case, planted, OPTIONS).failures}
     assert "depends-on-tail" in kinds
-    found = look(case, planted, OPTIONS)
+    found, *_ = look(case, planted, OPTIONS)
     assert found.cause == "mask-of-neighbour"
