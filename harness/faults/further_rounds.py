@@ -153,7 +153,7 @@ _COMMITS: tuple[Fault, ...] = (
         "next-root-in-the-last-column",
         "commit",
         ("kv", "measured"),
-        cause="root-not-bonus",
+        cause="next-root-not-bonus",
         says="the next root is the last column of the emitted tokens, the bonus of a full path only",
         smallest=case(request((-1, 0))),
         edits={
