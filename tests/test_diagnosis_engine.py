@@ -103,8 +103,9 @@ BROKEN = {
         (broken(Keeps, told=lambda self, tokens: ()), TWO),
     ],
 }  # fmt: skip
+# The first engine of each cause; the others where long tests are asked for.
 EACH = [
-    pytest.param(name, number, id=f"{name}-{number}")
+    pytest.param(name, number, id=f"{name}-{number}", marks=[pytest.mark.long] * bool(number))
     for name, engines in BROKEN.items()
     for number in range(len(engines))
 ]

@@ -102,7 +102,7 @@ class RunsAsWide(Plain):
     ("kernel", "name"),
     [
         (KeepsMask, "mask-stale"),
-        (KeepsPrefix, "stale-plan"),
+        pytest.param(KeepsPrefix, "stale-plan", marks=pytest.mark.long),
         (KeepsPositions, "stale-plan"),
         (RunsAsWide, "raises"),
     ],

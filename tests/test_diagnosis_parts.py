@@ -122,8 +122,8 @@ IN_PART = [
     (merged(exp2_from_the_top), TINY, "base-2-lse", "natural ones read as base 2, a natural logarithm added to the larger one"),
     (merged(lambda a, b: (*soft(a, b)[1::-1], soft(a, b)[2])), ONE, "merge-unweighted", "by each other's"),
     (merged(lambda a, b: (0.5, 0.5, torch.logaddexp(a, b))), EMPTY, "merge-unweighted", "empty parts too"),
-    (rounding(halved), ONE, "low-precision-accumulator", "weights and values and sums in float16, relative to the largest"),
-    (rounding(one_by_one), ONE, "low-precision-accumulator", "weights and values and the sum key by key in float16, relative to the largest"),
+    pytest.param(rounding(halved), ONE, "low-precision-accumulator", "weights and values and sums in float16, relative to the largest", marks=pytest.mark.long),
+    pytest.param(rounding(one_by_one), ONE, "low-precision-accumulator", "weights and values and the sum key by key in float16, relative to the largest", marks=pytest.mark.long),
     (ROUNDED, FOUR, "low-precision-accumulator", "weights in bfloat16, relative to the largest"),
     (RoundsFromFive, LARGE, "rows-change-numbers", "weights in bfloat16, relative to the largest, where"),
 ]  # fmt: skip
