@@ -168,3 +168,20 @@ def test_a_row_that_is_not_there_says_which_are(run: Run) -> None:
     assert (code, err) == (2, "Error: --row 3: request 0 has rows 0 to 2\n")
     code, _, err = run("trace", "case.json", "--row", "0", "--request", "1")
     assert (code, err) == (2, "Error: --request 1: this case has requests 0 to 0\n")
+
+
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--keep", "--write"])
+def test_where_nothing_can_be_written_is_said_before_the_work(run: Run, option: str) -> None:
+    Path("file").write_text("kept")
+    place = "file/below" if option in ("--keep", "--write") else "missing/file"
+    code, out, err = run("faults", "causal-kernel", option, place)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Error: {option} {place}: ")
+    assert Path("file").read_text() == "kept"
+
+
+def test_a_file_of_results_that_is_there_is_kept_until_there_are_new_ones(run: Run) -> None:
+    Path("old.json").write_text("[]")
+    code, _, err = run("faults", "causal-kernel", "--json", "old.json", "--keep", "old.json")
+    assert (code, Path("old.json").read_text()) == (2, "[]")
+    assert err.startswith("Error: --keep old.json: ")

@@ -86,11 +86,11 @@ BAD = {
     "an empty kind": ({"kind": '" "'}, "entry 2: kind is ' ': text is expected"),
     "a quarantine of wrong numbers": (
         {"class": '"quarantined"'},
-        "entry 2: identity is 'visibility': accepted are contract",
+        "entry 2, which is quarantined: identity is 'visibility': accepted are contract",
     ),
     "a quarantine of a wrong shape": (
         {"class": '"quarantined"', "identity": '"contract"', "kind": '"wrong-shape"'},
-        "entry 2: kind is 'wrong-shape': accepted are crash, hang, raises",
+        "entry 2, which is quarantined: kind is 'wrong-shape': accepted are crash, hang, raises",
     ),
     "an unknown predicate": (
         {"when": "{ heads = 4 }"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from treeproof.commands.asked import require_known
 from treeproof.contract.failure import PROBES
+from treeproof.contract.json_text import FileError
 from treeproof.contract.registry import BackendError
 from treeproof.engine.settings import cores
 from treeproof.faults.catalog import FAULTS, RECORDS, named
@@ -45,7 +47,7 @@ def list_faults(names: tuple[str, ...]) -> int:
 def write_files(names: tuple[str, ...], subjects: tuple[str, ...], folder: Path) -> int:
     """Each fault as a backend file, which `treeproof check` takes."""
     console = open_console()
-    folder.mkdir(parents=True, exist_ok=True)
+    _writable_folder("--write", folder)
     for pair in _pairs(names, subjects, every_backend=bool(subjects)):
         write(console, [str(planted_file(pair.fault.name, pair.backend, folder))])
     return 0
@@ -86,6 +88,12 @@ def score(
 ) -> int:
     """Kill every pair and report; 1 where one survived or was seen only elsewhere."""
     console = open_console()
+    # Found out before minutes of work, and not after.
+    for option, file in (("--json", json_file), ("--markdown", markdown_file)):
+        if file is not None:
+            _writable_file(option, file)
+    if keep_in is not None:
+        _writable_folder("--keep", keep_in)
     probes = frozenset(PROBES) - set(without)
     chosen = _pairs(names, subjects, every_backend)
     if diagnosis and not names:
@@ -128,6 +136,25 @@ def score(
             if kill.status == "killed":
                 keep(kill, keep_in)
     return int(any(kill.status != "killed" for kill in kills))
+
+
+def _writable_folder(option: str, folder: Path) -> None:
+    """Make it. Raises FileError naming the option where nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FileError(f"{option} {folder}: {error.strerror or error}") from error
+
+
+def _writable_file(option: str, file: Path) -> None:
+    """Raises FileError naming the option where it cannot be written; what it holds is kept."""
+    try:
+        with file.open("ab"):
+            pass
+    except OSError as error:
+        raise FileError(f"{option} {file}: {error.strerror or error}") from error
 
 
 def _pairs(names: tuple[str, ...], subjects: tuple[str, ...], every_backend: bool) -> list[Pair]:

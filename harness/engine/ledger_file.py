@@ -63,7 +63,7 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
     if missing:
         raise FileError(f"{where}: the field {missing[0]} is missing")
 
-    def read(field: str, reader: Callable[[Any], Any]) -> Any:
+    def read(field: str, reader: Callable[[Any], Any], where: str = where) -> Any:
         try:
             return reader(table[field])
         except ValueError as error:
@@ -73,7 +73,9 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
     if "class" in table:
         treatment = read("class", _one_of(TREATMENTS))
     if treatment == "quarantined":
-        identity, kind = read("identity", _one_of(("contract",))), read("kind", _one_of(DEADLY))
+        under = f"{where}, which is quarantined"
+        identity = read("identity", _one_of(("contract",)), under)
+        kind = read("kind", _one_of(DEADLY), under)
     else:
         identity, kind = read("identity", _one_of(COLUMNS)), read("kind", _text)
     return KnownFailure(

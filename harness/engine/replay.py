@@ -70,9 +70,10 @@ def _judge(reproducer: Reproducer, checked: Checked) -> Replay:
     identity, kind = reproducer.failure.identity, reproducer.failure.kind
     same = [f for f in checked.failures if f.key == (identity, kind)]
     others = sorted({f"{f.identity}: {f.kind}" for f in checked.failures} - {f"{identity}: {kind}"})
-    beside = f"; it fails in another way: {', '.join(others)}" if others else ""
     if same:
-        return Replay(Outcome.FAILED, f"{same[0].message}{beside}", checked)
+        also = f"; it also fails in another way: {', '.join(others)}" if others else ""
+        return Replay(Outcome.FAILED, f"{same[0].message}{also}", checked)
+    beside = f"; it fails in another way: {', '.join(others)}" if others else ""
     cells = [cell for cell in checked.cells if cell.identity == identity]
     if any(cell.status == "fail" for cell in cells):
         return Replay(Outcome.FAILED, f"{identity} fails, though not as {kind}{beside}", checked)
