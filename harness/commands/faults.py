@@ -88,16 +88,16 @@ def score(
 ) -> int:
     """Kill every pair and report; 1 where one survived or was seen only elsewhere."""
     console = open_console()
+    probes = frozenset(PROBES) - set(without)
+    chosen = _pairs(names, subjects, every_backend)
+    if diagnosis and not names:
+        chosen += pairs(FURTHER, subjects or SUBJECTS, every_backend=True)
     # Found out before minutes of work, and not after.
     for option, file in (("--json", json_file), ("--markdown", markdown_file)):
         if file is not None:
             _writable_file(option, file)
     if keep_in is not None:
         _writable_folder("--keep", keep_in)
-    probes = frozenset(PROBES) - set(without)
-    chosen = _pairs(names, subjects, every_backend)
-    if diagnosis and not names:
-        chosen += pairs(FURTHER, subjects or SUBJECTS, every_backend=True)
     kills: list[Kill] = []
 
     def progress() -> Text:
