@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
+from interpreter_worker import interpreter
 
 from treeproof.contract.case import (
     AttentionShape,
@@ -31,7 +29,6 @@ from treeproof.contract.case import (
 )
 from treeproof.contract.event import Checked
 from treeproof.contract.tree import CandidateTree
-from treeproof.contract.wire import encode_case
 
 REFERENCE = "treeproof.backends.adapters.sglang_extend:sglang-extend"
 MISSING = [name for name in ("sglang", "triton") if importlib.util.find_spec(name) is None]
@@ -45,49 +42,14 @@ pytestmark = pytest.mark.skipif(
     bool(MISSING) and os.environ.get("TREEPROOF_REQUIRE_OPTIONAL") != "1", reason=HOW
 )
 
-WORKER = f"""
-import sys
-import msgspec
-import torch
-from treeproof.contract.registry import load
-from treeproof.contract.wire import decode_case
-from treeproof.engine.check import CheckOptions, check_case
-
-torch.set_num_threads(1)
-backend = load({REFERENCE!r})
-for line in sys.stdin:
-    checked = check_case(decode_case(line.encode()), backend, CheckOptions())
-    print(msgspec.json.encode(checked).decode(), flush=True)
-"""
-
 Check = Callable[[VerifyCase], Checked]
 
 
 @pytest.fixture(scope="module")
 def checked() -> Iterator[Check]:
-    """A process in which Triton interprets; this one may have imported it otherwise already."""
     assert not MISSING, HOW
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    stdin, stdout = worker.stdin, worker.stdout
-
-    def check(case: VerifyCase) -> Checked:
-        stdin.write(encode_case(case).decode().strip() + "\n")
-        stdin.flush()
-        return msgspec.json.decode(stdout.readline(), type=Checked)
-
-    yield check
-    stdin.close()
-    assert worker.wait(60) == 0
-    stdout.close()
+    with interpreter() as check:
+        yield lambda case: check(REFERENCE, case)
 
 
 def request(parents: list[int], prefix: int, pad_rows: int = 0) -> Request:

@@ -77,9 +77,11 @@ def modules(project):
     return sorted(name.removesuffix("/__init__").replace("/", ".") for name in files)
 
 
-def loaded_by(*names):
-    """What is in `sys.modules` of a fresh interpreter after importing these."""
-    code = f"import sys, {', '.join(names)}; print(*sys.modules)"
+def loaded_by(*names, missing=()):
+    """What a fresh interpreter has loaded after importing these, as if `missing` were not installed."""
+    without = "".join(f"sys.modules[{name!r}] = None; " for name in missing)
+    loaded = "*(name for name, module in sys.modules.items() if module)"
+    code = f"import sys; {without}import {', '.join(names)}; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
@@ -137,8 +139,26 @@ def test_the_look_at_loaded_modules_would_see_torch():
     assert "torch" in loaded_by("treeproof.oracles.path")
 
 
+def are_kernels(name):
+    """Whether a module is one of `@triton.jit` functions: the decorator is needed to import it."""
+    if not name.startswith("treeproof.backends.kernels."):
+        return False
+    path = ROOT / "backends" / "kernels" / f"{name.rpartition('.')[2]}.py"
+    return "\nimport triton\n" in path.read_text("utf-8")
+
+
+def test_all_modules_but_those_of_kernels_are_imported_without_triton(project):
+    kernels, others = (
+        [name for name in modules(project) if are_kernels(name) is kind] for kind in (True, False)
+    )
+    assert len(kernels) > 5
+    loaded = loaded_by(*others, missing=["triton", "sglang"])
+    assert "treeproof.backends.triton_topology" in loaded
+    assert loaded.isdisjoint(kernels)
+
+
 def test_no_module_is_imported_under_its_folders_name(project):
-    loaded = loaded_by(*modules(project))
+    loaded = loaded_by(*(name for name in modules(project) if not are_kernels(name)))
     assert "treeproof.oracles.path" in loaded
     assert set(FOLDERS).isdisjoint(loaded)
     assert set(FOLDERS).isdisjoint(sys.modules), "this test run imported a folder by its own name"

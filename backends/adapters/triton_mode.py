@@ -25,7 +25,7 @@ def interpreted() -> bool:
     """
     said = os.environ.get(_VARIABLE, "")
     wanted = said.lower() in {"1", "true", "yes", "on"} if said else not torch.cuda.is_available()
-    if wanted and "triton" in sys.modules and not _imported_interpreted():
+    if wanted and sys.modules.get("triton") and not _imported_interpreted():
         raise BackendUnavailable(
             f"triton was imported without {_VARIABLE}=1, and kernels do not run on the CPU without "
             "it: set it before anything imports triton, or check in a worker process"

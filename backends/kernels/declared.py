@@ -1,0 +1,24 @@
+"""What the Triton backends say of themselves, alike for all."""
+
+from __future__ import annotations
+
+from treeproof.backends.adapters.triton_mode import interpreted
+from treeproof.contract.capabilities import Capabilities, Numerics
+
+REQUIRES = ("triton=pip install triton",)
+
+NUMERICS = Numerics()
+"""Products of what is in the dtype of the case, weights rounded to it; sums in float32."""
+
+
+def capabilities(*, nan_safe: bool) -> Capabilities:
+    """Interpreted kernels run on the CPU, compiled ones on CUDA; a process has one kind."""
+    on_cpu = interpreted()
+    return Capabilities(
+        devices={"cpu"} if on_cpu else {"cuda"},
+        # The interpreter cuts bits off where a GPU rounds to bfloat16.
+        dtypes={"float32", "float16"} if on_cpu else {"float32", "bfloat16", "float16"},
+        nan_safe=nan_safe,
+        softcap=True,
+        sinks=True,
+    )

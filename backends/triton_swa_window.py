@@ -1,0 +1,83 @@
+"""Backend `triton-swa-window`: one list a row by logical index, read from where its window begins.
+
+Torch twin: `swa-window`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.adapters.triton_mode import import_triton
+from treeproof.backends.kernels.declared import NUMERICS, REQUIRES, capabilities
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
+from treeproof.contract.registry import register
+
+
+@register(
+    "triton-swa-window",
+    consumes={
+        "draft_token",
+        "seq_lens",
+        "qo_indptr",
+        "out_cache_loc",
+        "request_slots",
+        "req_to_token",
+        "kv_indptr",
+        "kv_indices",
+        "kv_start",
+        "retrieve_index",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+        "sinks",
+    },
+    capabilities=capabilities(nan_safe=True),
+    numerics=NUMERICS,
+    requires=REQUIRES,
+)
+class TritonSwaWindow:
+    """Tree attention as attention over T lists, each with a window of its own."""
+
+    def __init__(self) -> None:
+        import_triton()
+        from treeproof.backends.kernels import attend, stages
+
+        self._attend, self._stages = attend, stages
+
+    def build(self, c: Candidates) -> VerifyInput:
+        """Lists of all keys, and where in them each row's window begins."""
+        x = self._stages.build(c)
+        lines = self._stages.lines(c, x, torch.zeros_like(x.positions), c.seq_lens)
+        lengths = lines.indptr.diff()
+        window = c.shape.window or int(lengths.max())
+        return replace(
+            x, custom_mask=None, mask_indptr=None, mask_mode=None, kv_indptr=lines.indptr,
+            kv_indices=lines.indices, kv_start=(lengths - window).clamp(min=0),
+        )  # fmt: skip
+
+    def attend(
+        self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+    ) -> Attended:
+        """Each row over its list from `kv_start` on, in one piece."""
+        store_kv(x, k, v, k_cache, v_cache)
+        if x.kv_indptr is None or x.kv_indices is None or x.kv_start is None:
+            raise ValueError("kv_indptr, kv_indices and kv_start are needed, one was not built")
+        layer = self._attend.Layer(x, q, k_cache, v_cache)
+        out, lse = self._attend.paged(
+            layer, x.kv_indices, x.kv_indptr, x.kv_start, x.kv_indptr.diff()
+        )
+        declared = {"kv_indptr": x.kv_indptr, "kv_indices": x.kv_indices, "kv_start": x.kv_start}
+        return Attended(out=out, lse=lse, declared=declared)
+
+    def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
+        """Greedy walk down the links."""
+        return self._stages.accept(x, target_predict)
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        """Accepted row j to logical column P + j."""
+        return self._stages.commit(x, accepted, k_cache, v_cache)
