@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 import treeproof
+from treeproof.commands.adapter_text import READS
 from treeproof.commands.asked import backend_for, read_case, require_known, require_row
 from treeproof.commands.options import run_options, settings_from, soak_settings
 from treeproof.config import ConfigError
@@ -52,7 +53,8 @@ def cli() -> None:
 
     \b
     treeproof check                       the five built-in backends
-    treeproof check my_kernel.py          a backend of your own
+    treeproof init-backend my-kernel      an adapter for a kernel of your own
+    treeproof check my_kernel.py          is it right?
     treeproof check --trees shapes.json   the tree shapes that you serve
     treeproof fuzz --time 30m             new cases until the time is over
     treeproof replay CASE.json            is it fixed?
@@ -332,6 +334,53 @@ def faults(
     if folder is not None:
         return write_files(names, options["subjects"], folder)
     return score(names, **options)
+
+
+@cli.command("init-backend")
+@click.argument("name")
+@click.option("--folder", type=PATH, default=Path(), help="Where to write; default here.")
+@click.option(
+    "--reads",
+    type=click.Choice(tuple(READS)),
+    default=next(iter(READS)),
+    help="How the kernel is told the tree; default mask.",
+)
+def init_backend(name: str, folder: Path, reads: str) -> int:
+    """Write an adapter for your own kernel.
+
+    NAME is what reports call it: a-z, 0-9, '.', '_' and '-'. Three files are written, and none over
+    a file that is there: the adapter, its pytest test, and a GitHub workflow for a GPU runner. Until
+    your kernel's call is put in, the adapter computes in plain torch, so all of it runs at once.
+
+    \b
+    treeproof init-backend my-kernel                      writes my_kernel.py, test_my_kernel.py
+    treeproof init-backend my-kernel --reads page-table
+    treeproof init-backend my-kernel --folder tests/kernels
+
+    \b
+    --reads mask         a flat mask of each row over prefix and tree, and lists of slots
+    --reads page-table   a page table of each prefix, and a mask among the rows of its tree
+    --reads row-lists    one list of slots a row: its prefix, its ancestors, itself
+    """
+    from treeproof.commands.init_backend import init_backend as write_files
+    from treeproof.reports.console import command, open_console, write
+
+    done = write_files(name, folder, reads)
+    adapter, test = shlex.quote(str(done.adapter)), shlex.quote(str(done.test))
+    write(
+        open_console(),
+        [
+            f"wrote {done.adapter}: ① call your kernel in `attend`, ② what it takes, ③ how it rounds",
+            f"wrote {done.test}",
+            f"wrote {done.workflow}: name your runner in it; it runs",
+            command(f"      {done.gate}"),
+            "",
+            "It holds a stand-in until your kernel is in, so both of these pass now:",
+            command(f"treeproof check {adapter}"),
+            command(f"pytest {test}"),
+        ],
+    )
+    return CLEAN
 
 
 @cli.command()

@@ -21,6 +21,7 @@ def test_the_commands_are_these() -> None:
         "doctor",
         "faults",
         "fuzz",
+        "init-backend",
         "reduce",
         "replay",
         "schema",

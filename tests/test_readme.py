@@ -36,7 +36,7 @@ def test_the_first_screen_shows_the_commands_that_ci_runs(name):
 
 def test_the_readme_names_every_command():
     named = section("Commands").split(";")[0]
-    assert set(re.findall(r"`([a-z]+)[^`]*`", named)) == set(cli.commands)
+    assert set(re.findall(r"`([a-z-]+)[^`]*`", named)) == set(cli.commands)
 
 
 def test_the_readme_lists_the_exit_codes_that_the_help_lists():

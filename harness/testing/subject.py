@@ -39,8 +39,10 @@ def backend_name(given: object) -> str:
 
 def reference_of(given: object) -> str:
     """How a command line finds it; empty for what is registered nowhere."""
-    if isinstance(given, str | Path):
-        return str(given)
+    if isinstance(given, Path):
+        return str(from_here(given))
+    if isinstance(given, str):
+        return given
     known = registered(given)
     if known is None:
         return ""
