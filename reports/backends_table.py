@@ -81,6 +81,7 @@ def in_words(can: Capabilities) -> str:
         *([f"head dims {_numbers(can.head_dims)}"] if can.head_dims is not None else []),
         *([f"page sizes {_numbers(can.page_sizes)}"] if can.page_sizes is not None else []),
         *([f"masks {' '.join(sorted(can.mask_modes))}"] if can.mask_modes is not None else []),
+        *_no("unfilled prefix cells of a mask", can.unfilled_prefix_mask),
         *([f"only {' '.join(sorted(can.dtypes))}"] if set(can.dtypes) != set(DTYPES) else []),
         f"on {' and '.join(sorted(can.devices))}",
     ]

@@ -1,84 +1,28 @@
-"""SGLang's own kernel in Triton's interpreter: right without a window, wrong with one on a tree.
-
-These run where SGLang and Triton are installed:
-
-    pip install --no-deps sglang==0.5.23
-    pip install triton
-
-Elsewhere they are skipped, saying so, unless TREEPROOF_REQUIRE_OPTIONAL=1 makes that an error.
-"""
+"""SGLang's own attention in Triton's interpreter: right without a window, wrong with one on a tree."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from interpreter_worker import interpreter
+from sglang_worker import Check, case_of, optional, request, statuses, worker
 
-from treeproof.contract.case import (
-    AttentionShape,
-    KVLayout,
-    MaskLayout,
-    MaskMode,
-    Request,
-    VerifyCase,
-    Window,
-)
-from treeproof.contract.event import Checked
-from treeproof.contract.tree import CandidateTree
+from treeproof.contract.case import KVLayout, MaskLayout, MaskMode, Request, VerifyCase
 
-REFERENCE = "treeproof.backends.adapters.sglang_extend:sglang-extend"
-MISSING = [name for name in ("sglang", "triton") if importlib.util.find_spec(name) is None]
+pytestmark = optional
 
-HOW = (
-    f"not installed: {', '.join(MISSING)} (pip install --no-deps sglang==0.5.23; "
-    "pip install triton)"
-)
-
-pytestmark = pytest.mark.skipif(
-    bool(MISSING) and os.environ.get("TREEPROOF_REQUIRE_OPTIONAL") != "1", reason=HOW
-)
-
-Check = Callable[[VerifyCase], Checked]
+EXTEND = "treeproof.backends.adapters.sglang_extend:sglang-extend"
+UNIFIED = "treeproof.backends.adapters.sglang_unified:sglang-unified"
 
 
 @pytest.fixture(scope="module")
 def checked() -> Iterator[Check]:
-    assert not MISSING, HOW
-    with interpreter() as check:
-        yield lambda case: check(REFERENCE, case)
-
-
-def request(parents: list[int], prefix: int, pad_rows: int = 0) -> Request:
-    tree = CandidateTree(tokens=tuple(range(10, 10 + len(parents))), parents=tuple(parents))
-    rows = tuple(range(len(parents)))
-    return Request(tree=tree, row_of_node=rows, prefix_len=prefix, pad_rows=pad_rows)
-
-
-def case_of(*requests: Request, window: int | None = None, **fields: Any) -> VerifyCase:
-    """One key-value head of 16 lanes, FULL_MASK without prefix cells, unless said otherwise."""
-    shape = {"num_q_heads": 2, "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 16}
-    shape |= {
-        name: fields.pop(name) for name in [*fields] if name in AttentionShape.__struct_fields__
-    }
-    if window is not None:
-        shape["visibility"] = Window(width=window)
-    layout = fields.pop("layout", KVLayout(page_size=1, num_slots=64, order="shuffled"))
-    mask = fields.pop("mask", MaskLayout(slack=5, fill_prefix=False))
-    return VerifyCase(
-        requests=requests, shape=AttentionShape(**shape), layout=layout, mask=mask, **fields
-    )
+    with worker() as check:
+        yield check
 
 
 FORK, CHAIN = [-1, 0, 0], [-1, 0, 1]
 SIX = [-1, 0, 0, 1, 2, 1]
-
-
-def statuses(result: Checked) -> dict[str, str]:
-    return {c.identity: c.status for c in result.cells if c.evidence == "measured"}
 
 
 PASSING = {
@@ -98,7 +42,7 @@ PASSING = {
 
 @pytest.mark.parametrize("case", PASSING.values(), ids=PASSING)
 def test_without_a_window_the_kernel_of_sglang_is_right(checked: Check, case: VerifyCase) -> None:
-    result = checked(case)
+    result = checked(EXTEND, case)
 
     assert result.failures == ()
     found = statuses(result)
@@ -113,7 +57,7 @@ def test_without_a_window_the_kernel_of_sglang_is_right(checked: Check, case: Ve
 def test_with_a_window_a_chain_is_right(
     checked: Check, parents: list[int], prefix: int, window: int
 ) -> None:
-    result = checked(case_of(request(parents, prefix), window=window))
+    result = checked(EXTEND, case_of(request(parents, prefix), window=window))
 
     assert result.failures == ()
     assert statuses(result)["visibility"] == "pass"
@@ -139,7 +83,7 @@ def test_with_a_window_a_branching_tree_loses_keys_by_row_instead_of_depth(
     kind: str,
     lost: set[tuple[int, int]],
 ) -> None:
-    result = checked(case_of(request(parents, prefix), window=window))
+    result = checked(EXTEND, case_of(request(parents, prefix), window=window))
 
     seen = [f for f in result.failures if f.identity == "visibility"]
     assert {f.kind for f in seen} == {kind}
@@ -147,6 +91,56 @@ def test_with_a_window_a_branching_tree_loses_keys_by_row_instead_of_depth(
     assert statuses(result)["visibility"] == "fail"
     assert statuses(result)["output"] == "fail"
     assert statuses(result)["contract"] == "pass"
+
+
+FILLED = MaskLayout(slack=5)
+UNIFIED_PASSING = {
+    "ragged-batch": case_of(
+        request(SIX, 21, pad_rows=3), request(FORK, 0), request([-1], 9), num_kv_heads=2,
+        mask=FILLED, layout=KVLayout(page_size=1, num_slots=64, order="shuffled", pad_slot=-1),
+    ),
+    "pages-of-sixteen": case_of(
+        request(SIX, 30), mask=FILLED,
+        layout=KVLayout(page_size=16, num_slots=96, order="reversed"),
+    ),
+    "chain-inside-its-window": case_of(request(CHAIN, 2), window=3, mask=FILLED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNIFIED_PASSING.values(), ids=UNIFIED_PASSING)
+def test_with_nothing_cut_off_the_unified_kernel_is_right(checked: Check, case: VerifyCase) -> None:
+    result = checked(UNIFIED, case)
+
+    assert result.failures == ()
+    found = statuses(result)
+    assert (found["visibility"], found["output"], found["contract"]) == ("pass",) * 3
+
+
+def test_where_a_prefix_exceeds_the_window_the_unified_kernel_is_wrong_for_a_chain_too(
+    checked: Check,
+) -> None:
+    result = checked(UNIFIED, case_of(request([-1, 0], 2), window=2, mask=FILLED))
+
+    # The list holds prefix key 1 and both rows. Of the mask's 1110 1111, read three cells a row, the
+    # root gets 111 and row 1 gets 011, which happens to be right.
+    seen = {(f.row, f.column, f.kind) for f in result.failures if f.identity == "visibility"}
+    assert seen == {(0, 3, "reads-descendant")}
+
+
+def test_the_unified_kernel_measures_the_window_by_rows_as_well(checked: Check) -> None:
+    result = checked(UNIFIED, case_of(request(FORK, 1), window=2, mask=FILLED))
+
+    seen = {(f.row, f.column, f.kind) for f in result.failures if f.identity == "visibility"}
+    assert seen == {(2, 1, "misses-ancestor")}
+
+
+def test_the_unified_kernel_is_not_sent_a_mask_whose_prefix_cells_are_left_as_they_are(
+    checked: Check,
+) -> None:
+    result = checked(UNIFIED, case_of(request(FORK, 1)))
+
+    reason = "a mask whose prefix cells are not filled"
+    assert {(c.status, c.reason) for c in result.cells} == {("unsupported", reason)}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +157,6 @@ def test_with_a_window_a_branching_tree_loses_keys_by_row_instead_of_depth(
 def test_what_the_kernel_does_not_do_is_unsupported_and_not_sent(
     checked: Check, case: VerifyCase, reason: str
 ) -> None:
-    result = checked(case)
+    result = checked(EXTEND, case)
 
     assert {(c.status, c.reason) for c in result.cells} == {("unsupported", reason)}

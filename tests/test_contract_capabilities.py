@@ -107,6 +107,12 @@ LIMITS: list[tuple[dict[str, object], VerifyCase, VerifyCase, str]] = [
         case(mode=MaskMode.QLEN_ONLY_BITPACKING),
         "mask mode QLEN_ONLY_BITPACKING",
     ),
+    (
+        {"unfilled_prefix_mask": False},
+        case(),
+        msgspec.structs.replace(case(), mask=MaskLayout(fill_prefix=False)),
+        "a mask whose prefix cells are not filled",
+    ),
 ]
 
 

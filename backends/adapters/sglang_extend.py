@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from treeproof.backends.adapters import sglang_loader
+from treeproof.backends.adapters.sglang_prefix import prefix_lists
 from treeproof.backends.adapters.triton_mode import interpreted
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.capabilities import Capabilities, Numerics
@@ -31,7 +32,8 @@ _HEAD_DIMS = frozenset({64, 80, 96, 128, 192, 256})
 """192 is computed in two parts; others are padded to a power of two."""
 
 
-def _capabilities() -> Capabilities:
+def capabilities() -> Capabilities:
+    """What both forms of the kernel do, on this machine."""
     on_cpu = interpreted()
     return Capabilities(
         # Tiles of keys past a tile of rows are left out, as if the mask were triangular.
@@ -60,7 +62,7 @@ def _capabilities() -> Capabilities:
         "kv_indptr",
         "kv_indices",
     },
-    capabilities=_capabilities(),
+    capabilities=capabilities(),
     numerics=Numerics(p="input"),
     requires=sglang_loader.REQUIRES,
 )
@@ -77,7 +79,7 @@ class SglangExtend:
         store_kv(x, k, v, k_cache, v_cache)
         out = q.new_empty(*q.shape[:2], v.shape[2])
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        kv_indptr, kv_indices, skipped = _prefix(x)
+        kv_indptr, kv_indices, skipped = prefix_lists(x)
         window = x.shape.window
         # Rows past the end of a tile see no key, and NumPy warns of their logarithm.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -103,18 +105,3 @@ class SglangExtend:
                 lse_extend=lse,
             )
         return Attended(out=out, lse=lse)
-
-
-def _prefix(x: VerifyInput) -> tuple[Tensor, Tensor, Tensor]:
-    """Bounds (B+1,), slots and number of keys left out in front (B,) of each prefix list."""
-    assert x.kv_indptr is not None
-    assert x.kv_indices is not None
-    lengths = x.kv_indptr.diff()
-    if x.shape.window is None:
-        return x.kv_indptr, x.kv_indices, torch.zeros_like(lengths)
-    kept = lengths.clamp(max=x.shape.window - 1)
-    skipped = lengths - kept
-    request = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-    column = torch.arange(len(request), device=lengths.device) - x.kv_indptr[request]
-    indptr = torch.nn.functional.pad(kept.cumsum(0), (1, 0))
-    return indptr, x.kv_indices[column >= skipped[request]], skipped

@@ -2,8 +2,9 @@
 
 `import sglang` pulls in the engine, its many requirements and a CUDA build of torch. A module of
 kernels needs little of that: the packages above it are given as bare modules whose `__init__` never
-runs, and `sglang.srt.utils`, of which the kernels ask only what the platform is, as a stand-in. Both
-are taken out of `sys.modules` again, so that whoever imports SGLang later finds the real one.
+runs, `sglang.srt.utils` and `sglang.srt.platforms`, which are asked only what the platform is, as
+stand-ins, and what an adapter has no use for as modules whose functions refuse to be called. All are
+taken out of `sys.modules` again, so that whoever imports SGLang later finds the real one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, Literal, NoReturn
 
 from treeproof.backends.adapters.triton_mode import import_triton, interpreted
 from treeproof.contract.backend import BackendUnavailable
@@ -31,21 +33,29 @@ REQUIRES = (
 )
 """What `register(requires=...)` is told by every adapter of a module of SGLang."""
 
+Platform = Literal["here", "xpu"]
+"""What a module is told that it runs on: CUDA where kernels are compiled and nothing otherwise, or
+XPU, where SGLang's own dispatch takes the Triton form of kernels that are CUDA elsewhere."""
+
 _BARE = (
     "sglang",
     "sglang.kernels",
     "sglang.kernels.ops",
     "sglang.kernels.ops.attention",
+    "sglang.kernels.ops.speculative",
     "sglang.srt",
+    "sglang.srt.speculative",
 )
 
 
 @functools.cache
-def load(name: str) -> ModuleType:
+def load(name: str, platform: Platform = "here", without: tuple[str, ...] = ()) -> ModuleType:
     """The module `name` ("sglang.kernels.ops.…"), loaded once a process, its Triton kernels ready.
 
-    Warns where SGLang is another release than KNOWN_VERSION. Raises BackendUnavailable where SGLang
-    or Triton is missing, Triton is in the wrong mode, or this release has no such module.
+    Modules named in `without` are not loaded with it: what it takes from them raises RuntimeError
+    when it is called. Warns where SGLang is another release than KNOWN_VERSION. Raises
+    BackendUnavailable where SGLang or Triton is missing, Triton is in the wrong mode, or this
+    release has no such module.
     """
     spec = importlib.util.find_spec("sglang")
     if spec is None or not spec.submodule_search_locations:
@@ -58,7 +68,7 @@ def load(name: str) -> ModuleType:
             f"sglang {version} is installed; {name} was checked in {KNOWN_VERSION}", stacklevel=2
         )
     import_triton()
-    with _stand_ins(Path(spec.submodule_search_locations[0])):
+    with _stand_ins(Path(spec.submodule_search_locations[0]), platform, without):
         try:
             return importlib.import_module(name)
         except ImportError as error:
@@ -69,7 +79,7 @@ def load(name: str) -> ModuleType:
 
 
 @contextmanager
-def _stand_ins(root: Path) -> Iterator[None]:
+def _stand_ins(root: Path, platform: Platform, without: tuple[str, ...]) -> Iterator[None]:
     """`sys.modules` with stand-ins for the packages of SGLang; what was there before comes back."""
     before = _sglang_modules()
     for name in before:
@@ -78,7 +88,10 @@ def _stand_ins(root: Path) -> Iterator[None]:
         package = ModuleType(name)
         package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package
-    sys.modules["sglang.srt.utils"] = _platform()
+    sys.modules["sglang.srt.utils"] = _utils(root, platform)
+    sys.modules["sglang.srt.platforms"] = _platforms()
+    sys.modules["sglang.srt.platforms.interface"] = _LeftOut("sglang.srt.platforms.interface")
+    sys.modules.update({name: _LeftOut(name) for name in without})
     try:
         yield
     finally:
@@ -91,16 +104,40 @@ def _sglang_modules() -> dict[str, ModuleType]:
     return {n: m for n, m in sys.modules.items() if n == "sglang" or n.startswith("sglang.")}
 
 
-def _platform() -> ModuleType:
-    """`sglang.srt.utils` reduced to its questions about the platform: NVIDIA or none."""
+class _LeftOut(ModuleType):
+    """A module of which every name can be imported and none can be called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise RuntimeError(f"{self.__name__}.{name} is not loaded with the kernels of SGLang")
+
+        return refuse
+
+
+def _utils(root: Path, platform: Platform) -> ModuleType:
+    """`sglang.srt.utils` reduced to its questions about the platform; its modules are the real ones."""
     utils = ModuleType("sglang.srt.utils")
+    utils.__path__ = [str(root / "srt" / "utils")]
     compiled = not interpreted()
+    no = {name: lambda: False for name in ("is_cpu", "is_hip", "is_musa", "is_npu")}
     utils.__dict__.update(
-        is_cuda=lambda: compiled,
-        is_hip=lambda: False,
+        no,
+        is_cuda=lambda: compiled and platform == "here",
+        is_xpu=lambda: platform == "xpu",
         is_gfx95_supported=lambda: False,
         is_gfx1250_supported=lambda: False,
         # Occupancy heuristics of kernels that split keys; those here do not.
         get_device_core_count=lambda device_id=0: 0,
+        next_power_of_2=lambda n: 1 << (n - 1).bit_length(),
     )
     return utils
+
+
+def _platforms() -> ModuleType:
+    """`sglang.srt.platforms`: SGLang's own platform, not one that somebody plugs in."""
+    platforms = _LeftOut("sglang.srt.platforms")
+    platforms.current_platform = SimpleNamespace(is_out_of_tree=lambda: False)  # type: ignore[attr-defined]
+    return platforms

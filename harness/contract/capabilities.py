@@ -38,7 +38,8 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     None means no limit. `max_topk` bounds `VerifyInput.topk`, `max_rows` the rows of one request,
     padded ones included. `min_window`: keys of the narrowest sliding window, the query's own
     included. `same_tree`: all requests of a batch hold one tree in one row order.
-    `head_dims` holds for keys and values alike. `nan_safe`: NaN in keys and values that a row must
+    `head_dims` holds for keys and values alike. `unfilled_prefix_mask`: prefix cells of a FULL_MASK may
+    be left undefined, because they are not read. `nan_safe`: NaN in keys and values that a row must
     not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
     `deterministic`: the same launch twice gives the same bits.
 
@@ -71,6 +72,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     head_dims: Set[Positive] | None = None
     page_sizes: Set[Positive] | None = None
     mask_modes: Set[MaskName] | None = None
+    unfilled_prefix_mask: bool = True
     nan_safe: bool = False
     stores_kv: bool = True
     deterministic: bool = True
@@ -127,6 +129,10 @@ class Capabilities(Typed, frozen=True, kw_only=True):
             (
                 self.mask_modes is not None and case.mask.mode.name not in self.mask_modes,
                 f"mask mode {case.mask.mode.name}",
+            ),
+            (
+                not self.unfilled_prefix_mask and not case.mask.fill_prefix,
+                "a mask whose prefix cells are not filled",
             ),
             (not self.pad_rows and any(r.pad_rows for r in requests), "padded rows"),
             (not self.empty_prefix and any(r.prefix_len == 0 for r in requests), "empty prefix"),

@@ -1,0 +1,108 @@
+"""Checks in a process of its own, where Triton interprets: this one may have imported it otherwise.
+
+SGLang and Triton are optional. Where they are missing, tests that need them are skipped saying how to
+install them, unless TREEPROOF_REQUIRE_OPTIONAL=1 makes that an error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from treeproof.contract.case import (
+    AttentionShape,
+    KVLayout,
+    MaskLayout,
+    Request,
+    VerifyCase,
+    Window,
+)
+from treeproof.contract.event import Checked
+from treeproof.contract.tree import CandidateTree
+from treeproof.contract.wire import encode_case
+
+MISSING = [name for name in ("sglang", "triton") if importlib.util.find_spec(name) is None]
+HOW = (
+    f"not installed: {', '.join(MISSING)} (pip install --no-deps sglang==0.5.23; "
+    "pip install triton)"
+)
+optional = pytest.mark.skipif(
+    bool(MISSING) and os.environ.get("TREEPROOF_REQUIRE_OPTIONAL") != "1", reason=HOW
+)
+
+_WORKER = """
+import sys
+import msgspec
+import torch
+from treeproof.contract.registry import load
+from treeproof.contract.wire import decode_case
+from treeproof.engine.check import CheckOptions, check_case
+
+torch.set_num_threads(1)
+for line in sys.stdin:
+    reference, _, case = line.partition(" ")
+    checked = check_case(decode_case(case.encode()), load(reference), CheckOptions())
+    print(msgspec.json.encode(checked).decode(), flush=True)
+"""
+
+Check = Callable[[str, VerifyCase], Checked]
+"""Backend reference and case to verdicts."""
+
+
+@contextmanager
+def worker() -> Iterator[Check]:
+    """One process; what it loads, it keeps."""
+    assert not MISSING, HOW
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def check(reference: str, case: VerifyCase) -> Checked:
+        stdin.write(f"{reference} {encode_case(case).decode().strip()}\n")
+        stdin.flush()
+        return msgspec.json.decode(stdout.readline(), type=Checked)
+
+    yield check
+    stdin.close()
+    assert process.wait(60) == 0
+    stdout.close()
+
+
+def request(parents: list[int], prefix: int, pad_rows: int = 0) -> Request:
+    tree = CandidateTree(tokens=tuple(range(10, 10 + len(parents))), parents=tuple(parents))
+    rows = tuple(range(len(parents)))
+    return Request(tree=tree, row_of_node=rows, prefix_len=prefix, pad_rows=pad_rows)
+
+
+def case_of(*requests: Request, window: int | None = None, **fields: Any) -> VerifyCase:
+    """One key-value head of 16 lanes, FULL_MASK without prefix cells, unless said otherwise."""
+    shape = {"num_q_heads": 2, "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 16}
+    shape |= {
+        name: fields.pop(name) for name in [*fields] if name in AttentionShape.__struct_fields__
+    }
+    if window is not None:
+        shape["visibility"] = Window(width=window)
+    layout = fields.pop("layout", KVLayout(page_size=1, num_slots=64, order="shuffled"))
+    mask = fields.pop("mask", MaskLayout(slack=5, fill_prefix=False))
+    return VerifyCase(
+        requests=requests, shape=AttentionShape(**shape), layout=layout, mask=mask, **fields
+    )
+
+
+def statuses(result: Checked, evidence: str = "measured") -> dict[str, str]:
+    return {c.identity: c.status for c in result.cells if c.evidence == evidence}
