@@ -52,6 +52,8 @@ def backend_lines(found: list[Entry]) -> list[str]:
         lines.append(f"{entry.name}  ({entry.module})")
         lines += _indented(f"stages  {stages}")
         lines += _indented(f"takes   {in_words(entry.backend.capabilities)}")
+        if entry.backend.note:
+            lines += _indented(f"note    {entry.backend.note}")
     return lines
 
 
@@ -79,6 +81,7 @@ def in_words(can: Capabilities) -> str:
         *([f"at most {can.max_rows} rows"] if can.max_rows is not None else []),
         *([f"at most {can.max_topk} children of a node"] if can.max_topk is not None else []),
         *([f"head dims {_numbers(can.head_dims)}"] if can.head_dims is not None else []),
+        *([_pairs(can.head_dim_pairs)] if can.head_dim_pairs is not None else []),
         *([f"page sizes {_numbers(can.page_sizes)}"] if can.page_sizes is not None else []),
         *([f"masks {' '.join(sorted(can.mask_modes))}"] if can.mask_modes is not None else []),
         *_no("unfilled prefix cells of a mask", can.unfilled_prefix_mask),
@@ -99,6 +102,17 @@ def _caches(kinds: Set[str | None]) -> list[str]:
         return ["no quantised cache"]
     plain = ["the dtype of the case"] if None in kinds else []
     return [f"caches in {' '.join([*plain, *sorted(kind for kind in kinds if kind)])}"]
+
+
+def _pairs(pairs: Set[tuple[int, int]]) -> str:
+    """A long list is told by its ends."""
+    equal = sorted(keys for keys, values in pairs if keys == values)
+    said = _numbers(equal) if len(equal) < 9 else f"{equal[0]} {equal[1]} … {equal[-1]}"
+    mixed = len(pairs) - len(equal)
+    words = f"head dims {said}"
+    if mixed:
+        words += f" and {mixed} pairs of different ones for keys and values"
+    return words
 
 
 def _numbers(values: Iterable[int]) -> str:

@@ -96,6 +96,12 @@ LIMITS: list[tuple[dict[str, object], VerifyCase, VerifyCase, str]] = [
     ({"head_dims": {32, 64}}, case(), case(head_dim=128), "head dims 128 and 32"),
     ({"head_dims": {64}}, case(v_head_dim=64), case(), "head dims 64 and 32"),
     (
+        {"head_dim_pairs": {(64, 32), (32, 32)}},
+        case(),
+        case(head_dim=32, v_head_dim=64),
+        "head dims 32 and 64",
+    ),
+    (
         {"page_sizes": {1, 2}},
         case(),
         msgspec.structs.replace(case(), layout=KVLayout(page_size=16, num_slots=64)),

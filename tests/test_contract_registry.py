@@ -570,6 +570,14 @@ def test_what_a_backend_requires_is_looked_for_when_it_is_loaded(
     assert load("mine").name == "mine"
 
 
+def test_a_backend_that_says_why_it_cannot_run_is_not_loaded() -> None:
+    register("mine", unavailable="built without pages; pip install other", note="new")(attend)
+    with pytest.raises(BackendUnavailable, match=r"^built without pages; pip install other$"):
+        load("mine")
+    register("mine", note="new")(attend)
+    assert load("mine").note == "new"
+
+
 # --- files that name backends ------------------------------------------------------------------
 
 

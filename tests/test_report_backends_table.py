@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.registry import Backend, BackendError, BackendUnavailable
 from treeproof.reports.backends_table import backend_lines, entries, in_words
@@ -54,6 +56,21 @@ def test_no_limit_and_every_limit_in_words() -> None:
         "no ALiBi, no score scale of its own, caches in int8, no ragged batches, no padded rows, no empty prefixes, one tree a batch, breadth-first rows, "
         "at most 64 rows, at most 1 children of a node, head dims 64 128, page sizes 1 16, "
         "masks FULL_MASK, no unfilled prefix cells of a mask, only float32, on cpu"
+    )
+
+
+def test_pairs_of_head_dims_are_listed_or_told_by_their_ends() -> None:
+    few = Capabilities(head_dim_pairs={(64, 64), (128, 128), (192, 128)})
+    assert "head dims 64 128 and 1 pairs of different ones" in in_words(few)
+    many = Capabilities(head_dim_pairs={(8 * n, 8 * n) for n in range(1, 33)})
+    assert "head dims 8 16 … 256, on" in in_words(many)
+
+
+def test_the_note_of_a_backend_is_printed() -> None:
+    noted = replace(backend("mine"), note="untested on hardware")
+
+    assert backend_lines(entries({"mine": "m"}, lambda name: noted))[-1] == (
+        "  note    untested on hardware"
     )
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from treeproof.backends.adapters import tree_mask
+from treeproof.backends.adapters.tree_mask import owner, tree_cells
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.capabilities import Capabilities, Numerics
-from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.contract.registry import register
 
@@ -34,15 +35,7 @@ except ImportError as error:
 
 @register(
     "flex-attention",
-    consumes={
-        "positions",
-        "qo_indptr",
-        "out_cache_loc",
-        "custom_mask",
-        "mask_indptr",
-        "kv_indptr",
-        "kv_indices",
-    },
+    consumes=tree_mask.READS | {"positions", "out_cache_loc", "kv_indices"},
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
     capabilities=Capabilities(nan_safe=False, tree_kv="operand"),
     numerics=Numerics(p="input"),
@@ -92,8 +85,8 @@ class _Keys:
 def _keys(x: VerifyInput) -> _Keys:
     assert x.kv_indptr is not None
     assert x.kv_indices is not None
-    of_row, local_row = _owner(x.qo_indptr)
-    request, column = _owner(x.kv_indptr)
+    of_row, local_row = owner(x.qo_indptr)
+    request, column = owner(x.kv_indptr)
     if x.shape.window is not None:
         # Slots before the root's window may have been given back: no row reaches them.
         held = column > x.kv_indptr.diff()[request] - x.shape.window
@@ -106,35 +99,12 @@ def _keys(x: VerifyInput) -> _Keys:
     )
 
 
-def _owner(indptr: Tensor) -> tuple[Tensor, Tensor]:
-    """For each entry of a ragged list: the request it belongs to, and its place there."""
-    lengths = indptr.diff()
-    request = torch.arange(len(lengths), device=indptr.device).repeat_interleave(lengths)
-    return request, torch.arange(len(request), device=indptr.device) - indptr[request]
-
-
 def _visible(x: VerifyInput, keys: _Keys) -> Tensor:
     """(T, L) bool: own request, in the prefix or set in the mask, and inside the window."""
-    request, _ = _owner(x.qo_indptr)
+    request, _ = owner(x.qo_indptr)
     same = request[:, None] == keys.request
-    # Columns of another request may lie outside the mask: ask for the root's instead.
-    in_tree = _tree_cells(x, torch.where(same & (keys.column > 0), keys.column, 0))
+    in_tree = tree_cells(x)[:, keys.column.clamp(min=0)]
     visible = same & ((keys.column < 0) | in_tree)
     if x.shape.window is not None:
         visible &= keys.index > x.positions[:, None] - x.shape.window
     return visible
-
-
-def _tree_cells(x: VerifyInput, column: Tensor) -> Tensor:
-    """The mask in row i of the launch at `column` (T, L) of the tree block of its request."""
-    assert x.custom_mask is not None
-    assert x.mask_indptr is not None
-    assert x.kv_indptr is not None
-    request, local_row = _owner(x.qo_indptr)
-    if x.mask_mode is MaskMode.QLEN_ONLY_BITPACKING:
-        items = x.custom_mask.long()[x.mask_indptr[request] + local_row]
-        return (items[:, None] >> column & 1).bool()
-    rows = x.qo_indptr.diff()
-    skipped = x.kv_indptr.diff() if x.mask_mode is MaskMode.FULL_MASK else torch.zeros_like(rows)
-    first = (x.mask_indptr[:-1] + skipped)[request] + local_row * (skipped + rows)[request]
-    return x.custom_mask[first[:, None] + column]

@@ -43,6 +43,10 @@ class Backend:
     make: Callable[[], Any]
     source: str
     """How to load it again, `module:name` or `path.py:name`; empty where it is not registered."""
+    unavailable: str = ""
+    """Why it cannot run here and what to install; empty where it can, as far as is known."""
+    note: str = ""
+    """What people should know of it, a few words: `treeproof backends` prints them."""
 
 
 def describe(
@@ -54,6 +58,8 @@ def describe(
     capabilities: Capabilities | None = None,
     numerics: Numerics | None = None,
     requires: Iterable[str] = (),
+    unavailable: str = "",
+    note: str = "",
 ) -> Backend:
     """A function, a class or an object with stage methods as a backend, registered nowhere.
 
@@ -78,6 +84,8 @@ def describe(
         requires=_names(name, "requires", requires),
         make=_maker(implementation, name, chosen),
         source="",
+        unavailable=unavailable,
+        note=note,
     )
 
 

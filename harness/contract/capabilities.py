@@ -38,8 +38,9 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     None means no limit. `max_topk` bounds `VerifyInput.topk`, `max_rows` the rows of one request,
     padded ones included. `min_window`: keys of the narrowest sliding window, the query's own
     included. `same_tree`: all requests of a batch hold one tree in one row order.
-    `head_dims` holds for keys and values alike. `unfilled_prefix_mask`: prefix cells of a FULL_MASK may
-    be left undefined, because they are not read. `nan_safe`: NaN in keys and values that a row must
+    `head_dims` holds for keys and values alike, `head_dim_pairs` for a width of keys with one of
+    values. `unfilled_prefix_mask`: prefix cells of a FULL_MASK may be left undefined, because they are
+    not read. `nan_safe`: NaN in keys and values that a row must
     not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
     `deterministic`: the same launch twice gives the same bits.
 
@@ -70,6 +71,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     dtypes: Set[Dtype] = frozenset(DTYPES)
     devices: Set[Device] = frozenset({"cpu", "cuda"})
     head_dims: Set[Positive] | None = None
+    head_dim_pairs: Set[tuple[Positive, Positive]] | None = None
     page_sizes: Set[Positive] | None = None
     mask_modes: Set[MaskName] | None = None
     unfilled_prefix_mask: bool = True
@@ -118,8 +120,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
                 f"a cache in {shape.kv_dtype or 'the dtype of the case'}",
             ),
             (
-                self.head_dims is not None
-                and not {shape.head_dim, shape.v_head_dim} <= self.head_dims,
+                not self._takes_head_dims(shape.head_dim, shape.v_head_dim),
                 f"head dims {shape.head_dim} and {shape.v_head_dim}",
             ),
             (
@@ -147,6 +148,10 @@ class Capabilities(Typed, frozen=True, kw_only=True):
             ),
         )
         return next((reason for refused, reason in checks if refused), None)
+
+    def _takes_head_dims(self, keys: int, values: int) -> bool:
+        each = self.head_dims is None or {keys, values} <= self.head_dims
+        return each and (self.head_dim_pairs is None or (keys, values) in self.head_dim_pairs)
 
     def _in_order(self, request: Request) -> bool:
         if self.row_order == "breadth-first":

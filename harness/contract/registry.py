@@ -60,12 +60,16 @@ def register(
     capabilities: Capabilities | None = None,
     numerics: Numerics | None = None,
     requires: Iterable[str] = (),
+    unavailable: str = "",
+    note: str = "",
 ) -> Callable[[T], T]:
     """Register a function (one stage) or a class (a method a stage) as a backend.
 
     `stages` defaults to {"attend"} for a function and to the stage methods of a class.
     `consumes` names the `VerifyInput` tensors that are read; all others reach the backend as
-    garbage. `requires` names packages that must be importable, `module` or `module=how to install`.
+    garbage. `requires` names packages that must be importable, `module` or `module=how to install`;
+    `unavailable` says why the backend cannot run here where that is another matter, and what to
+    install. `note` is printed by `treeproof backends`.
 
     The backend belongs to the module or file that calls `register`. A module that is run again
     replaces its own; each content of a file is a name space of its own. Raises BackendError where a
@@ -83,6 +87,8 @@ def register(
             capabilities=capabilities,
             numerics=numerics,
             requires=requires,
+            unavailable=unavailable,
+            note=note,
         )
         _add(backend, home["__name__"], home.get("__file__") or "")
         return implementation
@@ -248,6 +254,8 @@ def _pick(where: str, own: Mapping[str, Backend], name: str) -> Backend:
 
 
 def _available(backend: Backend) -> Backend:
+    if backend.unavailable:
+        raise BackendUnavailable(backend.unavailable)
     for requirement in backend.requires:
         module, _, how = requirement.partition("=")
         try:

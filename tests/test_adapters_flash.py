@@ -1,0 +1,395 @@
+"""FlashAttention's adapters against stand-ins with the documented signatures, on the CPU.
+
+A stand-in computes by another route (`flash_dense`), and refuses what its build refuses. What the
+real kernels compute shows on a GPU only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from treeproof.backends.adapters import (
+    flash_backend,
+    flash_call,
+    flash_cascade,
+    flash_library,
+    flash_page_table,
+    flash_swa_window,
+)
+from treeproof.backends.adapters.flash_call import Flash, Keys, Layer
+from treeproof.contract.case import (
+    AttentionShape,
+    KVLayout,
+    MaskLayout,
+    MaskMode,
+    Request,
+    VerifyCase,
+    Window,
+)
+from treeproof.contract.event import Checked
+from treeproof.contract.registry import Backend, BackendUnavailable, load
+from treeproof.contract.tree import CandidateTree
+from treeproof.engine.check import CheckOptions, check_case
+
+STANDINS = Path(__file__).parent / "standins"
+BUILDS = {
+    "fa3_fwd": ("fa3", "fa3_fwd_interface"),
+    "hopper": ("fa3", "flash_attn_interface"),
+    "sglang": ("fa3", "sgl_kernel.flash_attn"),
+    "fa4": ("fa4", "flash_attn.cute.interface"),
+    "fa2": ("fa2", "flash_attn.flash_attn_interface"),
+}
+"""Folder of the stand-in: the generation it is, and the module it stands in for."""
+MODULES = {
+    "page-table": flash_page_table,
+    "cascade": flash_cascade,
+    "swa-window": flash_swa_window,
+}
+Open = Callable[[str, str], Backend]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Put a build on the path and load a backend on it, which may then run on the CPU."""
+
+    def forget() -> None:
+        for name in [*sys.modules]:
+            if name.partition(".")[0] in {"flash_attn", "sgl_kernel"} or name.startswith(
+                ("fa3_fwd", "flash_attn_")
+            ):
+                del sys.modules[name]
+        importlib.invalidate_caches()
+        flash_library.find.cache_clear()
+        flash_backend.opened.cache_clear()
+        for module in MODULES.values():
+            importlib.reload(module)
+
+    def open_build(build: str, representation: str) -> Backend:
+        monkeypatch.syspath_prepend(STANDINS / build)
+        forget()
+        generation, _ = BUILDS[build]
+        found = load(f"{MODULES[representation].__name__}:{generation}-{representation}")
+        able = msgspec.structs.replace(found.capabilities, devices={"cpu"})
+        return replace(found, capabilities=able)
+
+    yield open_build
+    monkeypatch.undo()
+    forget()
+
+
+def request(parents: list[int], prefix: int, order: tuple[int, ...] = (), pad: int = 0) -> Request:
+    tree = CandidateTree(tokens=tuple(range(10, 10 + len(parents))), parents=tuple(parents))
+    rows = order or tuple(range(len(parents)))
+    return Request(tree=tree, row_of_node=rows, prefix_len=prefix, pad_rows=pad)
+
+
+# A child before its parent, padded rows, and a request without a prefix.
+FOUR = request([-1, 0, 1, 0], 18, (0, 3, 1, 2), pad=1)
+PAIR = request([-1, 0, 0], 0)
+
+
+def case_of(*requests: Request, page: int = 16, **fields: Any) -> VerifyCase:
+    window = fields.pop("window", None)
+    layout = fields.pop(
+        "layout", KVLayout(page_size=page, num_slots=page * max(4, 96 // page), order="shuffled")
+    )
+    mask = fields.pop("mask", MaskLayout())
+    shape = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 16} | fields
+    if window is not None:
+        shape["visibility"] = Window(width=window)
+    return VerifyCase(
+        requests=requests or (FOUR, PAIR),
+        shape=AttentionShape(**{"dtype": "bfloat16"} | shape),
+        layout=layout,
+        mask=mask,
+    )
+
+
+def checked(case: VerifyCase, backend: Backend) -> Checked:
+    return check_case(case, backend, CheckOptions())
+
+
+def statuses(result: Checked) -> dict[str, str]:
+    return {c.identity: c.status for c in result.cells if c.evidence == "measured"}
+
+
+RIGHT = {
+    "fa3_fwd-lists": ("fa3_fwd", "page-table", case_of(window=3)),
+    "fa3_fwd-cascade": ("fa3_fwd", "cascade", case_of(softcap=20.0)),
+    "hopper-pages": ("hopper", "page-table", case_of(dtype="float16", softcap=20.0)),
+    "hopper-cascade": ("hopper", "cascade", case_of(page=2)),
+    "hopper-window": ("hopper", "swa-window", case_of(window=3)),
+    "sglang-cascade": ("sglang", "cascade", case_of(FOUR, mask=MaskLayout(mode=MaskMode.QLEN_ONLY))),
+    "fa4-pages": ("fa4", "page-table", case_of(sinks=True, window=3)),
+    "fa4-cascade": ("fa4", "cascade", case_of(sinks=True, mask=MaskLayout(mode=MaskMode.QLEN_ONLY_BITPACKING))),
+    "fa4-window": ("fa4", "swa-window", case_of(window=1, sinks=True)),
+    "fa2-lists": ("fa2", "page-table", case_of()),
+    "fa2-cascade": ("fa2", "cascade", case_of(page=256)),
+    "fa2-window": ("fa2", "swa-window", case_of(window=20, softcap=20.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "representation", "case"), RIGHT.values(), ids=RIGHT)
+def test_every_build_is_called_rightly_in_every_representation_it_has(
+    installed: Open, build: str, representation: str, case: VerifyCase
+) -> None:
+    result = checked(case, installed(build, representation))
+
+    assert result.failures == ()
+    found = statuses(result)
+    assert (found["visibility"], found["output"], found["contract"]) == ("pass",) * 3
+
+
+def test_evicted_pages_are_named_by_no_negative_slot(installed: Open) -> None:
+    layout = KVLayout(
+        page_size=2, num_slots=64, pad_slot=-1, page_table_pad=-1, evicted=True, order="reversed"
+    )
+
+    result = checked(case_of(FOUR, window=3, layout=layout), installed("hopper", "swa-window"))
+
+    assert result.failures == ()
+
+
+def test_the_lists_that_were_launched_are_declared_and_judged(installed: Open) -> None:
+    result = checked(case_of(FOUR), installed("hopper", "cascade"))
+
+    (cell,) = [c for c in result.cells if (c.identity, c.evidence) == ("visibility", "declared")]
+    assert (cell.status, cell.stage) == ("pass", "attend")
+
+
+def test_lists_too_many_to_gather_at_once_are_gathered_in_parts(
+    installed: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed("fa3_fwd", "page-table")
+    launches = []
+    standin = importlib.import_module("fa3_fwd_interface")
+    whole = standin.flash_attn_varlen_func
+    monkeypatch.setattr(
+        standin,
+        "flash_attn_varlen_func",
+        lambda q, *rest, **named: launches.append(len(q)) or whole(q, *rest, **named),
+    )
+    flash, generator = flash_backend.opened("fa3"), torch.Generator().manual_seed(0)
+    cache, q = (
+        torch.randn(rows, heads, 8, generator=generator).bfloat16()
+        for rows, heads in ((40, 2), (7, 4))
+    )
+    layer = Layer(case_of(head_dim=8, v_head_dim=8).shape, cache, cache)
+    lists = Keys(torch.arange(36).view(3, 12), torch.tensor([12, 4, 9]), page_size=1)
+    bounds = torch.tensor([0, 4, 5, 7])
+
+    at_once = flash.attend(layer, q, bounds, lists)
+    monkeypatch.setattr(flash_call, "_GATHERED", 13 * 2 * 8)
+    in_parts = flash.attend(layer, q, bounds, lists)
+
+    assert launches == [7, 4, 3]
+    assert all(torch.equal(a, b) for a, b in zip(at_once, in_parts, strict=True))
+
+
+Attend = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+def widened(
+    right: Attend, self: Flash, *given: Any, window: int | None = None, **named: Any
+) -> Any:
+    return right(self, *given, window=window and window + 1, **named)
+
+
+def narrowed(
+    right: Attend, self: Flash, *given: Any, window: int | None = None, **named: Any
+) -> Any:
+    return right(self, *given, window=window and window - 1, **named)
+
+
+def base_two(right: Attend, *given: Any, **named: Any) -> Any:
+    out, lse = right(*given, **named)
+    return out, lse / math.log(2)
+
+
+def heads_as_rows(right: Attend, *given: Any, **named: Any) -> Any:
+    out, lse = right(*given, **named)
+    return out, lse.t().reshape(lse.shape)
+
+
+def one_weight(right: Attend, *given: Any, **named: Any) -> Any:
+    out, lse = right(*given, **named)
+    return out, torch.where(lse.isinf(), lse, 0.0)
+
+
+def of_the_neighbour(
+    right: Attend, self: Flash, layer: Any, q: Any, indptr: Any, keys: Any, **named: Any
+) -> Any:
+    turned = replace(keys, table=keys.table.roll(1, 0), lengths=keys.lengths.roll(1, 0))
+    return right(self, layer, q, indptr, turned, **named)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "representation", "window", "kinds"),
+    [
+        (widened, "swa-window", 3, {"reads-outside-window", "outside-bound", "wrong-lse"}),
+        (narrowed, "swa-window", 3, {"misses-prefix", "misses-ancestor", "outside-bound", "wrong-lse"}),
+        (base_two, "page-table", None, {"wrong-lse"}),
+        (heads_as_rows, "page-table", None, {"wrong-lse"}),
+        (one_weight, "cascade", None, {"reads-twice", "wrong-prefix-sum", "outside-bound", "wrong-lse"}),
+        (of_the_neighbour, "page-table", None, {"misses-self", "misses-ancestor", "reads-sibling", "outside-bound", "wrong-lse"}),
+    ],
+    ids=["window-too-wide", "window-too-narrow", "base-two", "transposed", "no-merge-weight", "neighbours-table"],
+)  # fmt: skip
+def test_what_would_be_wrong_in_a_call_is_seen(
+    installed: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: Callable[..., Any],
+    representation: str,
+    window: int | None,
+    kinds: set[str],
+) -> None:
+    backend = installed("hopper", representation)
+    right = Flash.attend
+
+    def called(self: Flash, *given: Any, **named: Any) -> Any:
+        return wrong(right, self, *given, **named)
+
+    monkeypatch.setattr(Flash, "attend", called)
+
+    result = checked(case_of(FOUR, window=window), backend)
+
+    assert {f.kind for f in result.failures} == kinds
+
+
+@pytest.mark.parametrize(
+    ("build", "representation", "case", "reason"),
+    [
+        ("fa3_fwd", "page-table", case_of(dtype="float16"), "dtype float16"),
+        ("hopper", "page-table", case_of(dtype="float32"), "dtype float32"),
+        ("hopper", "page-table", case_of(sinks=True), "sinks"),
+        ("hopper", "page-table", case_of(head_dim=128, v_head_dim=64), "head dims 128 and 64"),
+        ("hopper", "page-table", case_of(head_dim=12, v_head_dim=12), "head dims 12 and 12"),
+        ("hopper", "cascade", case_of(window=3), "a sliding window"),
+        ("fa4", "cascade", case_of(page=2), "page size 2"),
+        ("fa2", "cascade", case_of(page=16), "page size 16"),
+        ("fa2", "page-table", case_of(head_dim=64, v_head_dim=32), "head dims 64 and 32"),
+    ],
+)
+def test_what_a_build_does_not_do_is_unsupported_and_not_sent(
+    installed: Open, build: str, representation: str, case: VerifyCase, reason: str
+) -> None:
+    result = checked(case, installed(build, representation))
+
+    assert {(c.status, c.reason) for c in result.cells} == {("unsupported", reason)}
+
+
+def test_a_build_without_local_attention_has_no_window_backend(installed: Open) -> None:
+    with pytest.raises(BackendUnavailable, match=r"fa3_fwd_interface 0\.0\.3 was built without"):
+        installed("fa3_fwd", "swa-window")
+
+
+def test_an_absent_library_is_unavailable_with_what_to_install(
+    installed: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flash_library, "_source", lambda module: None)
+    for generation, said in (
+        (
+            "fa2",
+            r"^flash_attn\.flash_attn_interface not installed; pip install flash-attn .*untested",
+        ),
+        ("fa3", r"fa3_fwd_interface not installed; pip install fa3-fwd==0\.0\.3, or "),
+        (
+            "fa4",
+            r"^flash_attn\.cute\.interface not installed; pip install flash-attn-4==4\.0\.0b36$",
+        ),
+    ):
+        with pytest.raises(BackendUnavailable, match=said):
+            installed(generation.replace("fa3", "hopper"), "cascade")
+
+
+def test_a_build_that_was_not_tried_is_marked_and_one_that_was_is_not(installed: Open) -> None:
+    assert installed("fa3_fwd", "cascade").note == ""
+    assert installed("hopper", "cascade").note.startswith("untested on hardware")
+
+
+def test_another_release_is_warned_of_and_runs(
+    installed: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = installed("fa3_fwd", "page-table")
+    found = flash_library.find("fa3")
+    monkeypatch.setattr(flash_library, "find", lambda generation: replace(found, version="0.9"))
+
+    with pytest.warns(UserWarning, match=r"fa3-fwd 0\.9 is installed; checked is 0\.0\.3"):
+        result = checked(case_of(PAIR), backend)
+
+    assert result.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("build", "device", "said"),
+    [
+        ("hopper", (8, 0), "flash_attn_interface needs sm_90; this device is sm_80"),
+        ("fa3_fwd", (8, 0), ""),  # its flags say that kernels for sm_80 are in it
+        ("fa4", (12, 0), "flash_attn.cute.interface needs sm_90, sm_100 or sm_110; this device is sm_120"),
+        ("fa2", (7, 5), "flash_attn.flash_attn_interface needs sm_80 or newer; this device is sm_75"),
+    ],
+)  # fmt: skip
+def test_the_device_is_asked_whether_the_build_has_kernels_for_it(
+    installed: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    build: str,
+    device: tuple[int, int],
+    said: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: device)
+    try:
+        installed(build, "page-table")
+    except BackendUnavailable as error:
+        found = str(error).removesuffix(
+            " (untested on hardware: written against the documented interface)"
+        )
+    else:
+        found = ""
+
+    assert found == said
+
+
+def test_a_build_for_another_torch_is_unavailable_with_the_loaders_words(
+    installed: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = installed("fa4", "page-table")
+    monkeypatch.setattr(importlib, "import_module", _undefined_symbol)
+
+    result = checked(case_of(PAIR), backend)
+
+    assert {c.status for c in result.cells} == {"unavailable"}
+    assert result.cells[0].reason == "flash_attn.cute.interface does not load: undefined symbol"
+
+
+def _undefined_symbol(name: str) -> Any:
+    raise ImportError("undefined symbol")
+
+
+def test_an_interface_without_the_function_is_unavailable_by_name(
+    installed: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flash_attn_interface.py").write_text("def flash_attn_func(q, k, v): ...\n")
+    installed("fa3_fwd", "page-table")  # behind the one without
+    monkeypatch.syspath_prepend(tmp_path)
+    flash_library.find.cache_clear()
+
+    said = flash_library.find("fa3")
+
+    assert str(said).startswith("flash_attn_interface has no flash_attn_varlen_func; pip install")
+
+
+def test_finding_a_build_imports_nothing_of_it(installed: Open) -> None:
+    for build, (_, module) in BUILDS.items():
+        installed(build, "cascade")
+        assert module not in sys.modules
