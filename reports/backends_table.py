@@ -51,6 +51,8 @@ def backend_lines(found: list[Entry]) -> list[str]:
         stages = " ".join(stage for stage in STAGES if stage in entry.backend.stages)
         lines.append(f"{entry.name}  ({entry.module})")
         lines += _indented(f"stages  {stages}")
+        if entry.backend.kernels:
+            lines += _indented(f"runs    {', '.join(sorted(entry.backend.kernels))}")
         lines += _indented(f"takes   {in_words(entry.backend.capabilities)}")
         if entry.backend.note:
             lines += _indented(f"note    {entry.backend.note}")

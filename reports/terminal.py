@@ -74,6 +74,7 @@ def figures(run: Run) -> list[str]:
         f"time     {seconds}; in all workers: {parts}",
         *_rate(run, checks),
         *_margins(run),
+        *_kernels(run),
         f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
         f"device {run.meta.device}",
         *_environment(run),
@@ -96,6 +97,23 @@ def _rate(run: Run, checks: int) -> list[str]:
 def _margins(run: Run) -> list[str]:
     worst = [f"{dtype} {margin:.2g}" for dtype, margin in margins_by_dtype(run).items()]
     return [f"margins  {', '.join(worst)}"] if worst else []
+
+
+def _kernels(run: Run) -> list[str]:
+    """What was seen to run, a line a backend that names its kernels, and how it ran."""
+    lines: list[str] = []
+    for meta in run.meta.backends:
+        if not meta.kernels or meta.unavailable:
+            continue
+        found = run.kernels.get(meta.name, ())
+        ways = dict.fromkeys((kernel.mode, kernel.on) for kernel in found)
+        said = [
+            f"{', '.join(k.shown for k in found if (k.mode, k.on) == way)} ({', '.join(way)})"
+            for way in ways
+        ]
+        words = ", ".join(said) or f"{', '.join(meta.kernels)} not seen"
+        lines.append(f"{'' if lines else 'kernels':<9}{meta.name}: {words}")
+    return lines
 
 
 def _environment(run: Run) -> list[str]:

@@ -86,6 +86,7 @@ def test_flex_attention_passes_with_every_mask_and_window(
     result = checked(case_of(FORK, SIX, window=window, mask=mask))
 
     assert result.failures == ()
+    assert [(k.name, k.mode) for k in result.kernels] == [("FlexAttentionAutogradOp", "eager")]
     assert statuses(result)["visibility"] == "pass"
 
 

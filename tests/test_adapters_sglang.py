@@ -45,6 +45,7 @@ def test_without_a_window_the_kernel_of_sglang_is_right(checked: Check, case: Ve
     result = checked(EXTEND, case)
 
     assert result.failures == ()
+    assert [(k.name, k.mode) for k in result.kernels] == [("_fwd_kernel", "interpreted")]
     found = statuses(result)
     assert (found["visibility"], found["output"], found["contract"]) == ("pass",) * 3
 

@@ -19,6 +19,7 @@ def backend(name: str) -> Backend:
         requires=(),
         make=object,
         source="",
+        kernels=frozenset({"masked_attention"}),
     )
 
 
@@ -88,6 +89,7 @@ def test_what_cannot_be_loaded_is_said_and_hinders_no_other() -> None:
     assert backend_lines(entries(known, load)) == [
         "good  (m.good)",
         "  stages  build attend",
+        "  runs    masked_attention",
         "  takes   no sliding windows, no softcap, no sinks, no ALiBi, no quantised cache, at most 64",
         "          rows, on cpu and cuda",
         "",

@@ -15,6 +15,7 @@ from rich.console import Console
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.event import CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Cell, Failure
+from treeproof.contract.kernels import Kernel
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.run_folder import BackendMeta, RunFolder, RunMeta
 from treeproof.engine.summary import Run
@@ -373,3 +374,23 @@ def test_progress_is_silent_in_a_pipe() -> None:
     with Progress(open_console(stream)) as progress:
         progress(drawn(1))
     assert stream.getvalue() == ""
+
+
+def test_kernels_that_were_seen_are_named_with_how_they_ran_and_others_as_not_seen(
+    folder: Path,
+) -> None:
+    mine, other = (
+        BackendMeta(reference=name, name=name, kernels=("masked*",)) for name in ("mine", "other")
+    )
+    ran = Kernel(name="masked_attention", mode="compiled", on="sm_90")
+    seen = msgspec.structs.replace(good(1), backend="mine", kernels=(ran,))
+    blind = msgspec.structs.replace(good(1), backend="other")
+    # Of the third nothing was asked, and nothing is said.
+    run = run_of(folder, [drawn(1), seen, blind, good(1)], [mine, other, GOOD])
+
+    said = [line for line in figures(run) if "masked_attention" in line or "not seen" in line]
+    assert said == [
+        "kernels  mine: masked_attention (compiled, sm_90)",
+        "         other: masked* not seen",
+    ]
+    assert not any("direct-mask" in line for line in figures(run))

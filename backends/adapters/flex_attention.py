@@ -39,6 +39,7 @@ except ImportError as error:
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
     capabilities=Capabilities(nan_safe=False, tree_kv="operand"),
     numerics=Numerics(p="input"),
+    kernels={"FlexAttention*"},
 )
 def attend(
     x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor

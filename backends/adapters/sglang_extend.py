@@ -65,6 +65,7 @@ def capabilities() -> Capabilities:
     capabilities=capabilities(),
     numerics=Numerics(p="input"),
     requires=sglang_loader.REQUIRES,
+    kernels={"_fwd_kernel"},
 )
 class SglangExtend:
     """One launch for the whole batch."""

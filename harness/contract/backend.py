@@ -47,6 +47,8 @@ class Backend:
     """Why it cannot run here and what to install; empty where it can, as far as is known."""
     note: str = ""
     """What people should know of it, a few words: `treeproof backends` prints them."""
+    kernels: frozenset[str] = frozenset()
+    """Names of the kernels that every launch of `attend` must run."""
 
 
 def describe(
@@ -60,6 +62,7 @@ def describe(
     requires: Iterable[str] = (),
     unavailable: str = "",
     note: str = "",
+    kernels: Iterable[str] = (),
 ) -> Backend:
     """A function, a class or an object with stage methods as a backend, registered nowhere.
 
@@ -75,6 +78,9 @@ def describe(
                 f"treeproof.{kind.__name__} is expected"
             )
     chosen = _stages(implementation, name, stages)
+    launched = frozenset(_names(name, "kernels", kernels))
+    if launched and "attend" not in chosen:
+        raise BackendError(f"backend {name}: kernels are those of attend, a stage that it lacks")
     return Backend(
         name=name,
         stages=chosen,
@@ -86,6 +92,7 @@ def describe(
         source="",
         unavailable=unavailable,
         note=note,
+        kernels=launched,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from treeproof.contract.failure import Cell, Failure, Identity, Recovered
+from treeproof.contract.kernels import Kernel
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -41,7 +42,8 @@ class Checked(_Event, frozen=True, tag="checked"):
     """The same with the rounding of the output itself taken out of both."""
     seconds: dict[str, float] = {}
     """Time split: build, backend, probe, oracle, check."""
-    compiled: bool = False
+    kernels: tuple[Kernel, ...] = ()
+    """Those that the backend names and that a launch of its attend was seen to run."""
 
 
 class WorkerLost(_Event, frozen=True, tag="worker-lost"):

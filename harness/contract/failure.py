@@ -24,6 +24,7 @@ PROBES: tuple[str, ...] = (
     "chorus",
     "spike",
     "clock",
+    "kernels",
     "walk",
     "commit",
     "merge",

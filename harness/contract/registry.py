@@ -62,6 +62,7 @@ def register(
     requires: Iterable[str] = (),
     unavailable: str = "",
     note: str = "",
+    kernels: Iterable[str] = (),
 ) -> Callable[[T], T]:
     """Register a function (one stage) or a class (a method a stage) as a backend.
 
@@ -70,6 +71,9 @@ def register(
     garbage. `requires` names packages that must be importable, `module` or `module=how to install`;
     `unavailable` says why the backend cannot run here where that is another matter, and what to
     install. `note` is printed by `treeproof backends`.
+    `kernels` names those that every launch of `attend` must run, so that a silent fall-back fails:
+    Triton kernels by their function, CUDA kernels as a profiler shows them, operators of torch
+    (`aten::bmm`). Each is an fnmatch pattern, or several with `|` between them, one of which will do.
 
     The backend belongs to the module or file that calls `register`. A module that is run again
     replaces its own; each content of a file is a name space of its own. Raises BackendError where a
@@ -89,6 +93,7 @@ def register(
             requires=requires,
             unavailable=unavailable,
             note=note,
+            kernels=kernels,
         )
         _add(backend, home["__name__"], home.get("__file__") or "")
         return implementation

@@ -106,6 +106,11 @@ CONTRACT: tuple[Hypothesis, ...] = (
         "a stage returns something of another type, shape or dtype than it should",
         ("wrong-shape", "wrong-type", "wrong-dtype", "unknown-field", "malformed-table"),
     ),
+    _hypothesis(
+        "fell-back",
+        "attend runs something else than the kernels that its backend names",
+        ("other-kernel",),
+    ),
     _hypothesis("mutates-input", "a stage changes what it was given to read", ("mutates-input",)),
     Hypothesis(
         "unwritten-output",

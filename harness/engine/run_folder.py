@@ -40,6 +40,8 @@ class BackendMeta(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     name: str
     stages: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    """Names of the kernels that every launch of its attend must run."""
     unavailable: str = ""
     """Why it cannot run here, and what to install; empty where it can."""
 

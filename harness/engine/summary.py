@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from treeproof.contract.event import (
     WorkerLost,
 )
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
+from treeproof.contract.kernels import Kernel
 from treeproof.engine.completed import COMPLETED, unchecked_shapes
 from treeproof.engine.failure_group import SEVERITIES, FailureGroup, Key
 from treeproof.engine.ledger_state import EntryState, KnownCauses, entry_states
@@ -158,6 +160,15 @@ class Run:
             if margin is not None:
                 worst[check.backend] = max(margin, worst.get(check.backend, -math.inf))
         return worst
+
+    @cached_property
+    def kernels(self) -> dict[str, tuple[Kernel, ...]]:
+        """Those of the kernels that each backend names which were seen to run."""
+        seen: dict[str, set[Kernel]] = {}
+        for check in self.checks:
+            seen.setdefault(check.backend, set()).update(check.kernels)
+        by_way = attrgetter("mode", "on", "name")
+        return {name: tuple(sorted(found, key=by_way)) for name, found in seen.items()}
 
     @cached_property
     def losses(self) -> tuple[WorkerLost, ...]:

@@ -88,7 +88,12 @@ def probe(reference: str) -> BackendMeta:
             f"backend {reference} fails on import: {type(error).__name__}: {error} "
             f"({last.filename}, line {last.lineno})"
         ) from None
-    return BackendMeta(reference=reference, name=backend.name, stages=tuple(sorted(backend.stages)))
+    return BackendMeta(
+        reference=reference,
+        name=backend.name,
+        stages=tuple(sorted(backend.stages)),
+        kernels=tuple(sorted(backend.kernels)),
+    )
 
 
 def capabilities(reference: str) -> Capabilities:

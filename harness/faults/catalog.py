@@ -16,6 +16,7 @@ from treeproof.faults import (
     evicted,
     frontiers,
     heads,
+    kernels,
     lengths,
     links,
     malformed,
@@ -70,6 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     *optimism.FAULTS,
     *edges.FAULTS,
     *engines.FAULTS,
+    *kernels.FAULTS,
 )
 
 

@@ -110,8 +110,14 @@ def _load(subject: Subject, settings: RunSettings, run: PytestRun) -> Backend:
             BackendMeta(reference=subject.reference, name=subject.word, unavailable=str(error))
         )
         pytest.skip(f"{subject.word} cannot run here: {error}")
-    stages = tuple(sorted(backend.stages))
-    run.note(BackendMeta(reference=subject.reference, name=backend.name, stages=stages))
+    run.note(
+        BackendMeta(
+            reference=subject.reference,
+            name=backend.name,
+            stages=tuple(sorted(backend.stages)),
+            kernels=tuple(sorted(backend.kernels)),
+        )
+    )
     if settings.device_kind != "cpu":
         try:
             device_name(settings.device)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
+from treeproof.engine.checks.kernels import judge_kernels
 from treeproof.engine.checks.outputs import judge_outputs, unwritten_shows
 from treeproof.engine.checks.stages import attend_call
 from treeproof.engine.checks.trial import Trial
@@ -84,5 +85,6 @@ _JUDGES = (
     (("random", "poison", "declared"), judge_outputs),
     (("tomography", "checksum", "chorus", "spike"), _visibility),
     (("clock",), _clock),
+    (("kernels",), judge_kernels),
 )
 """Probes, and what judges by them."""

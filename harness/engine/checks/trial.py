@@ -14,6 +14,7 @@ from treeproof.backends.reference.used import used
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
+from treeproof.contract.kernels import Kernel
 from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
@@ -33,7 +34,7 @@ class Trial:
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
     build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
     did. `quiet` is the first launch on random data. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the reference's stages that the backend
-    called inside its own.
+    called inside its own. `kernels` are those that it names and that were seen.
     """
 
     backend: Backend
@@ -46,6 +47,7 @@ class Trial:
     quiet: Launched | None = None
     measured: Measured | None = None
     margin: Margin | None = None
+    kernels: tuple[Kernel, ...] = ()
     broken: str = ""
     stage: str = ""
     probe: str = ""
@@ -177,5 +179,5 @@ class Trial:
             margin=None if self.margin is None else self.margin.total,
             margin_rest=None if self.margin is None else self.margin.rest,
             seconds=seconds,
-            compiled=self.options.device != "cpu",
+            kernels=self.kernels,
         )

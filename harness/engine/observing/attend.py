@@ -17,6 +17,7 @@ from treeproof.diagnosis.evidence import (
     KernelReads,
     Writes,
 )
+from treeproof.engine.checks.kernels import judge_kernels
 from treeproof.engine.checks.outputs import unwritten_shows
 from treeproof.engine.checks.stages import attend_call
 from treeproof.engine.checks.trial import Trial
@@ -45,6 +46,7 @@ def _launched(trial: Trial, instance: Any, x: VerifyInput) -> Attended:
     with unwritten_shows():
         laid = random_data.contents(scene, x, trial.prepared.data, random_data.QUIET)
         done = launch(attend, scene, seen, laid, "random")
+    judge_kernels(trial, attend, x, seen)
     complete = sum(r.prefix_len for r in scene.case.requests) <= _ALL_KEYS
     measured = measure(attend, scene, seen, complete=complete)
     return _attended(scene, done, measured, trial.backend.capabilities)
