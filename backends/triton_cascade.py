@@ -40,6 +40,7 @@ from treeproof.contract.registry import register
     capabilities=capabilities(nan_safe=True),
     numerics=NUMERICS,
     requires=REQUIRES,
+    kernels={"paged_attention", "merge_parts"},
 )
 class TritonCascade:
     """Tree attention as shared prefix attention merged with attention over each row's own list."""

@@ -35,6 +35,7 @@ from treeproof.contract.registry import register
     capabilities=capabilities(nan_safe=False),
     numerics=NUMERICS,
     requires=REQUIRES,
+    kernels={"masked_attention"},
 )
 class TritonDirectMask:
     """Tree attention as one masked softmax a request."""

@@ -41,6 +41,7 @@ _SPLITS = 8
     capabilities=capabilities(nan_safe=True),
     numerics=NUMERICS,
     requires=REQUIRES,
+    kernels={"paged_attention", "merge_parts"},
 )
 class TritonPageTable:
     """Tree attention as paged decoding of T sequences."""

@@ -37,6 +37,7 @@ from treeproof.contract.registry import register
     capabilities=capabilities(nan_safe=True),
     numerics=NUMERICS,
     requires=REQUIRES,
+    kernels={"paged_attention"},
 )
 class TritonSwaWindow:
     """Tree attention as attention over T lists, each with a window of its own."""

@@ -34,6 +34,7 @@ from treeproof.contract.registry import register
     capabilities=capabilities(nan_safe=True),
     numerics=NUMERICS,
     requires=REQUIRES,
+    kernels={"linked_attention"},
 )
 class TritonTopology:
     """Tree attention along parent links."""

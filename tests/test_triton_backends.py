@@ -35,6 +35,13 @@ SITUATIONS = {
     "swa-window": replace(TWO_TREES, window=3, dtype="float16"),
     "topology": replace(TWO_TREES, sinks=True, pad_slot=-1),
 }
+KERNELS = {
+    "direct-mask": {"masked_attention"},
+    "cascade": {"merge_parts", "paged_attention"},
+    "page-table": {"merge_parts", "paged_attention"},
+    "swa-window": {"paged_attention"},
+    "topology": {"linked_attention"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +62,8 @@ def test_every_column_is_judged_by_evidence_of_the_backends_own_and_passes(
     result = check(reference(name), case_of(SITUATIONS[name]))
 
     assert result.failures == ()
+    assert {kernel.mode for kernel in result.kernels} == {"interpreted"}
+    assert {kernel.name for kernel in result.kernels} == KERNELS[name]
     statuses = {(cell.identity, cell.evidence): cell.status for cell in result.cells}
     measured = {identity: statuses[identity, "measured"] for identity in COLUMNS}
     assert measured == dict.fromkeys(COLUMNS, "pass")

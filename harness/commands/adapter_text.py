@@ -39,6 +39,8 @@ import treeproof
     capabilities=treeproof.Capabilities({capabilities}),
     # ③ How it rounds; the error bound follows. p: the softmax weights, before they multiply V.
     numerics=treeproof.Numerics(p="input"),
+    # What a launch must run, so that a silent fall-back to something else fails:
+    # kernels={{"{name}*"}},
 )
 def attend(x, q, k, v, k_cache, v_cache):
     """One launch for B requests. Rows qo_indptr[b] to qo_indptr[b+1]-1 of T are request b's tree.
