@@ -113,6 +113,7 @@ def test_with_nothing_cut_off_the_unified_kernel_is_right(checked: Check, case: 
     result = checked(UNIFIED, case)
 
     assert result.failures == ()
+    assert [(k.name, k.mode) for k in result.kernels] == [("_fwd_kernel_unified", "interpreted")]
     found = statuses(result)
     assert (found["visibility"], found["output"], found["contract"]) == ("pass",) * 3
 

@@ -41,6 +41,7 @@ from treeproof.contract.registry import register
     capabilities=replace(capabilities(), tree_kv="cache", unfilled_prefix_mask=False),
     numerics=Numerics(p="input"),
     requires=sglang_loader.REQUIRES,
+    kernels={"_fwd_kernel_unified"},
 )
 class SglangUnified:
     """One launch for the whole batch; it returns no log-sum-exp."""
