@@ -8,8 +8,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from treeproof.backends.adapters.triton_mode import import_triton
-from treeproof.backends.kernels.declared import NUMERICS, REQUIRES, capabilities
+from treeproof.backends.kernels.declared import REQUIRES, capabilities
 from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
@@ -33,7 +34,7 @@ from treeproof.contract.registry import register
     },
     # A tile that some row sees is multiplied whole, and 0 * NaN is NaN.
     capabilities=capabilities(nan_safe=False),
-    numerics=NUMERICS,
+    numerics=Numerics(),
     requires=REQUIRES,
     kernels={"masked_attention"},
 )

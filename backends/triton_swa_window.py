@@ -5,14 +5,12 @@ Torch twin: `swa-window`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import torch
 from torch import Tensor
 
 from treeproof.backends.adapters.triton_mode import import_triton
-from treeproof.backends.kernels.declared import NUMERICS, REQUIRES, capabilities
+from treeproof.backends.kernels.declared import REQUIRES, capabilities
 from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
@@ -35,7 +33,7 @@ from treeproof.contract.registry import register
         "sinks",
     },
     capabilities=capabilities(nan_safe=True),
-    numerics=NUMERICS,
+    numerics=Numerics(),
     requires=REQUIRES,
     kernels={"paged_attention"},
 )
@@ -44,32 +42,21 @@ class TritonSwaWindow:
 
     def __init__(self) -> None:
         import_triton()
-        from treeproof.backends.kernels import attend, stages
+        from treeproof.backends.kernels import attend, listing, stages
 
-        self._attend, self._stages = attend, stages
+        self._attend, self._listing, self._stages = attend, listing, stages
 
     def build(self, c: Candidates) -> VerifyInput:
         """Lists of all keys, and where in them each row's window begins."""
-        x = self._stages.build(c)
-        lines = self._stages.lines(c, x, torch.zeros_like(x.positions), c.seq_lens)
-        lengths = lines.indptr.diff()
-        window = c.shape.window or int(lengths.max())
-        return replace(
-            x, custom_mask=None, mask_indptr=None, mask_mode=None, kv_indptr=lines.indptr,
-            kv_indices=lines.indices, kv_start=(lengths - window).clamp(min=0),
-        )  # fmt: skip
+        return self._listing.lists(c)
 
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:
         """Each row over its list from `kv_start` on, in one piece."""
         store_kv(x, k, v, k_cache, v_cache)
-        if x.kv_indptr is None or x.kv_indices is None or x.kv_start is None:
-            raise ValueError("kv_indptr, kv_indices and kv_start are needed, one was not built")
         layer = self._attend.Layer(x, q, k_cache, v_cache)
-        out, lse = self._attend.paged(
-            layer, x.kv_indices, x.kv_indptr, x.kv_start, x.kv_indptr.diff()
-        )
+        out, lse = self._attend.paged(layer, self._attend.Lists.of(x, paged=False))
         declared = {"kv_indptr": x.kv_indptr, "kv_indices": x.kv_indices, "kv_start": x.kv_start}
         return Attended(out=out, lse=lse, declared=declared)
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from treeproof.backends.adapters.triton_mode import import_triton
-from treeproof.backends.kernels.declared import NUMERICS, REQUIRES, capabilities
+from treeproof.backends.kernels.declared import REQUIRES, capabilities
 from treeproof.backends.reference.store import store_kv
+from treeproof.contract.capabilities import Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
@@ -32,7 +33,7 @@ from treeproof.contract.registry import register
         "sinks",
     },
     capabilities=capabilities(nan_safe=True),
-    numerics=NUMERICS,
+    numerics=Numerics(),
     requires=REQUIRES,
     kernels={"linked_attention"},
 )
@@ -54,10 +55,7 @@ class TritonTopology:
     ) -> Attended:
         """Prefix by token table, then from each row up to the root."""
         store_kv(x, k, v, k_cache, v_cache)
-        if x.retrieve_parent_token is None:
-            raise ValueError("retrieve_parent_token is needed, and was not built")
-        layer = self._attend.Layer(x, q, k_cache, v_cache)
-        out, lse = self._attend.linked(layer, x.retrieve_parent_token)
+        out, lse = self._attend.linked(self._attend.Layer(x, q, k_cache, v_cache))
         declared = {"retrieve_parent_token": x.retrieve_parent_token}
         return Attended(out=out, lse=lse, declared=declared)
 

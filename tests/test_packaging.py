@@ -144,7 +144,7 @@ def are_kernels(name):
     if not name.startswith("treeproof.backends.kernels."):
         return False
     path = ROOT / "backends" / "kernels" / f"{name.rpartition('.')[2]}.py"
-    return "\nimport triton\n" in path.read_text("utf-8")
+    return "\nimport triton" in path.read_text("utf-8")
 
 
 def test_all_modules_but_those_of_kernels_are_imported_without_triton(project):

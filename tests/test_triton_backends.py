@@ -37,7 +37,7 @@ SITUATIONS = {
 }
 KERNELS = {
     "direct-mask": {"masked_attention"},
-    "cascade": {"merge_parts", "paged_attention"},
+    "cascade": {"merge_parts", "paged_attention", "shared_attention"},
     "page-table": {"merge_parts", "paged_attention"},
     "swa-window": {"paged_attention"},
     "topology": {"linked_attention"},

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from treeproof.backends.adapters.triton_mode import interpreted
-from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.capabilities import Capabilities
 
 REQUIRES = ("triton=pip install triton",)
-
-NUMERICS = Numerics()
-"""Products of what is in the dtype of the case, weights rounded to it; sums in float32."""
 
 
 def capabilities(*, nan_safe: bool) -> Capabilities:

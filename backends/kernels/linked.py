@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from treeproof.backends.kernels.softmax import finished, read
+from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
 @triton.jit
@@ -28,81 +28,77 @@ def linked_attention(
     request_slots,  # (B,)
     req_to_token,  # (request slots, columns)
     sinks,  # (Hq,) float32
+    units,  # T * Hkv
     scale,
     softcap,
     window,  # keys, or more than there are
     q_row, q_head, k_slot, k_head, v_slot, v_head, width, table_row,
-    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     CAPPED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
+    UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (T, Hkv)."""
-    row, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Grid: (units / UNITS,). A unit is the query heads of one row and key-value head."""
+    unit = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = unit < units
+    unit = tl.minimum(unit, units - 1)
+    kv_head, row = unit % KV_HEADS, unit // KV_HEADS
     group = tl.arange(0, BLOCK_M)
-    head = kv_head * GROUP + group
-    real = group < GROUP
-    d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    queries = tl.load(
-        q + row * q_row + head[:, None] * q_head + d,
-        mask=real[:, None] & (d < D),
-        other=0.0,
-    )
+    head = kv_head[:, None] * GROUP + group
+    real = live[:, None] & (group < GROUP)
+    queries = asked(q, row[:, None], head, real, q_row, q_head, D, BLOCK_D)
+    top, total, acc = blank(UNITS, BLOCK_M, BLOCK_DV)
+    keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
     b = tl.load(request_of + row)
     first, prefix = tl.load(qo_indptr + b), tl.load(seq_lens + b)
     up = parents + b * width
-    depth, node = 0, tl.load(up + row - first)
-    while (node >= 0) & (depth < width):  # links that go in a circle end somewhere, too
-        depth += 1
-        node = tl.load(up + node)
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
+    depth = tl.full([UNITS], 0, tl.int64)
+    node = tl.load(up + row - first)
+    climbed = 0  # links that go in a circle end somewhere, too
+    while (row_max(node, 0) >= 0) & (climbed < width):
+        depth += (node >= 0).to(tl.int64)
+        node = tl.load(up + node, mask=node >= 0, other=-1)
+        climbed += 1
     table = req_to_token + tl.load(request_slots + b) * table_row
     begin = tl.maximum(prefix + depth - window + 1, 0)
-    for start in range(begin, prefix, BLOCK_N):
-        column = start + tl.arange(0, BLOCK_N)
-        there = column < prefix
-        slot = tl.load(table + column, mask=there, other=0)
-        seen = there & real[:, None]
+    for start in range(0, row_max(prefix - begin, 0), BLOCK_N):
+        column = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
+        there = column < prefix[:, None]
+        slot = tl.load(table[:, None] + column, mask=there, other=0)
         top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, seen,
+            top, total, acc, queries, keys, values, slot, there, there[:, None, :],
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
     # The row itself and what is above it, as many as the window holds, a tile at a time.
-    node, met, reach = row - first, 0, tl.minimum(depth + 1, window)
-    while (node >= 0) & (met < reach):
-        slot = tl.full([BLOCK_N], -1, tl.int64)
-        lane = tl.arange(0, BLOCK_N)
+    node = row - first
+    left = tl.minimum(depth + 1, window)
+    lane = tl.arange(0, BLOCK_N)
+    while row_max(left, 0) > 0:
+        slot = tl.full([UNITS, BLOCK_N], -1, tl.int64)
         gathered = 0
-        while (node >= 0) & (met < reach) & (gathered < BLOCK_N):
-            slot = tl.where(lane == gathered, tl.load(homes + first + node), slot)
-            node = tl.load(up + node)
+        while (row_max(left, 0) > 0) & (gathered < BLOCK_N):
+            taken = left > 0
+            home = tl.load(homes + first + node, mask=taken, other=-1)
+            slot = tl.where(lane == gathered, home[:, None], slot)
+            node = tl.load(up + node, mask=taken, other=0)
+            node = tl.maximum(node, 0)
+            left -= 1
             gathered += 1
-            met += 1
         there = slot >= 0
         slot = tl.maximum(slot, 0)
-        seen = there & real[:, None]
         top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, seen,
+            top, total, acc, queries, keys, values, slot, there, there[:, None, :],
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
-    sink = top
-    if HAS_SINKS:
-        sink = tl.load(sinks + head, mask=real, other=0.0)
-    result, natural = finished(top, total, acc, sink, HAS_SINKS)
-    place = row * HEADS + head
-    tl.store(
-        out + place[:, None] * DV + dv,
-        result.to(out.dtype.element_ty),
-        mask=real[:, None] & (dv < DV),
-    )
-    tl.store(lse + place, natural, mask=real)
+    place = (row * (KV_HEADS * GROUP))[:, None] + head
+    written(
+        top, total, acc, out, lse, sinks, place, head, real, DV, HAS_SINKS, BLOCK_DV
+    )  # fmt: skip

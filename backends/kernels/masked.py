@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from treeproof.backends.kernels.softmax import finished, read
+from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
 @triton.jit
@@ -28,10 +28,13 @@ def masked_attention(
     request_slots,  # (B,)
     req_to_token,  # (request slots, columns)
     sinks,  # (Hq,) float32
+    blocks,  # of BLOCK_M lines, for the request with most rows
+    units,  # B * blocks * Hkv
     scale,
     softcap,
     window,  # keys, or more than there are
-    q_row, q_head, k_slot, k_head, v_slot, v_head, out_row, out_head, table_row,
+    q_row, q_head, k_slot, k_head, v_slot, v_head, table_row,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
@@ -40,73 +43,65 @@ def masked_attention(
     CAPPED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
+    UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of BLOCK_M lines, B, Hkv). A line is a row and one query head of the group."""
-    block, b, kv_head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Grid: (units / UNITS,). A unit is a block of lines of one request and key-value head."""
+    unit = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = unit < units
+    unit = tl.minimum(unit, units - 1)
+    kv_head, block, b = unit % KV_HEADS, unit // KV_HEADS % blocks, unit // KV_HEADS // blocks
     first = tl.load(qo_indptr + b)
     rows = tl.load(qo_indptr + b + 1) - first
-    if block * BLOCK_M >= rows * GROUP:
-        return
-    line = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    row, head = line // GROUP, kv_head * GROUP + line % GROUP
-    real = row < rows
-    d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    queries = tl.load(
-        q + (first + row)[:, None] * q_row + head[:, None] * q_head + d,
-        mask=real[:, None] & (d < D),
-        other=0.0,
-    )
-    prefix = tl.load(seq_lens + b)
-    index = tl.load(positions + first + row, mask=real, other=0)
-    table = req_to_token + tl.load(request_slots + b) * table_row
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    line = block[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)
+    local, head = line // GROUP, kv_head[:, None] * GROUP + line % GROUP
+    real = live[:, None] & (local < rows[:, None])
+    row = first[:, None] + local
+    queries = asked(q, row, head, real, q_row, q_head, D, BLOCK_D)
+    index = tl.load(positions + row, mask=real, other=0)
+    top, total, acc = blank(UNITS, BLOCK_M, BLOCK_DV)
     keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
     # Prefix keys that the root's window has passed are in no row's window.
+    prefix = tl.load(seq_lens + b)
     begin = tl.maximum(prefix - window + 1, 0)
-    for start in range(begin, prefix, BLOCK_N):
-        column = start + tl.arange(0, BLOCK_N)
-        there = column < prefix
-        slot = tl.load(table + column, mask=there, other=0)
-        seen = there & (column > index[:, None] - window) & real[:, None]
+    table = req_to_token + tl.load(request_slots + b) * table_row
+    for start in range(0, row_max(prefix - begin, 0), BLOCK_N):
+        column = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
+        there = live[:, None] & (column < prefix[:, None])
+        slot = tl.load(table[:, None] + column, mask=there, other=0)
+        seen = there[:, None, :] & (column[:, None, :] > index[:, :, None] - window)
         top, total, acc = read(
             top, total, acc, queries, keys, values, slot, there, seen,
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
     cells = tl.load(mask_indptr + b)
-    skipped = prefix if PREFIXED else 0
-    for start in range(0, rows, BLOCK_N):
-        column = start + tl.arange(0, BLOCK_N)
-        there = column < rows
-        slot = tl.load(homes + first + column, mask=there, other=-1)
+    if PACKED:
+        item = tl.load(mask + cells[:, None] + local, mask=real, other=0).to(tl.int64)
+    else:
+        skipped = prefix if PREFIXED else prefix * 0
+        line_begin = (cells + skipped)[:, None] + local * (skipped + rows)[:, None]
+    for start in range(0, row_max(rows, 0), BLOCK_N):
+        column = start + tl.arange(0, BLOCK_N).to(tl.int64)
+        there = column < rows[:, None]
+        slot = tl.load(homes + first[:, None] + column, mask=there, other=-1)
         there = there & (slot >= 0)
         slot = tl.maximum(slot, 0)
-        both = real[:, None] & there
+        both = real[:, :, None] & there[:, None, :]
         if PACKED:
-            item = tl.load(mask + cells + row, mask=real, other=0).to(tl.int64)
-            seen = both & (((item[:, None] >> tl.minimum(column, 63).to(tl.int64)) & 1) != 0)
+            seen = both & (((item[:, :, None] >> tl.minimum(column, 63)) & 1) != 0)
         else:
-            cell = cells + row[:, None] * (skipped + rows) + skipped + column
-            seen = tl.load(mask + cell, mask=both, other=0) != 0
-        their = tl.load(positions + first + column, mask=there, other=0)
-        seen = seen & (their > index[:, None] - window)
-        there = tl.max(seen.to(tl.int32), 0) > 0  # the slot of a padded row may hold anything
+            seen = tl.load(mask + line_begin[:, :, None] + column, mask=both, other=0) != 0
+        their = tl.load(positions + first[:, None] + column, mask=there, other=0)
+        seen = seen & (their[:, None, :] > index[:, :, None] - window)
+        there = row_max(seen.to(tl.int32), 1) > 0  # the slot of a padded row may hold anything
         top, total, acc = read(
             top, total, acc, queries, keys, values, slot, there, seen,
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
-    sink = top
-    if HAS_SINKS:
-        sink = tl.load(sinks + head, mask=real, other=0.0)
-    result, natural = finished(top, total, acc, sink, HAS_SINKS)
-    tl.store(
-        out + (first + row)[:, None] * out_row + head[:, None] * out_head + dv,
-        result.to(out.dtype.element_ty),
-        mask=real[:, None] & (dv < DV),
-    )
-    tl.store(lse + (first + row) * (GROUP * tl.num_programs(2)) + head, natural, mask=real)
+    place = row * (KV_HEADS * GROUP) + head
+    written(
+        top, total, acc, out, lse, sinks, place, head, real, DV, HAS_SINKS, BLOCK_DV
+    )  # fmt: skip

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def merge_parts(
-    parts,  # (n, lines, Dv) float32
+    parts,  # (n, lines, Dv)
     part_lse,  # (n, lines) float32, in base BASE_2 ? 2 : e
     out,  # (lines, Dv)
     lse,  # (lines,) float32, in the same base, without the sink
@@ -23,33 +23,38 @@ def merge_parts(
     PARTS: tl.constexpr,  # n
     BASE_2: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    UNITS: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):
-    """Grid: (lines,). All parts are weighed against the largest log-sum-exp."""
-    line = tl.program_id(0).to(tl.int64)
+    """Grid: (lines / UNITS,). All parts are weighed against the largest log-sum-exp."""
+    line = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = line < lines
+    line = tl.minimum(line, lines - 1)
     dv = tl.arange(0, BLOCK_DV)
+    inside = live[:, None] & (dv < DV)
     top = tl.load(part_lse + line)
     for part in range(1, PARTS):
         top = tl.maximum(top, tl.load(part_lse + part * lines + line))
     level = tl.where(top == float("-inf"), 0.0, top)
-    total = level * 0.0
-    acc = tl.zeros([BLOCK_DV], tl.float32)
+    total = tl.full([UNITS], 0.0, tl.float32)
+    acc = tl.full([UNITS, BLOCK_DV], 0.0, tl.float32)
     for part in range(PARTS):
         above = tl.load(part_lse + part * lines + line) - level
         weight = tl.exp2(above) if BASE_2 else tl.exp(above)
-        values = tl.load(parts + (part * lines + line) * DV + dv, mask=dv < DV, other=0.0)
-        # Not even 0 times it: an empty part may hold NaN.
-        acc += tl.where(weight > 0, weight * values.to(tl.float32), 0.0)
+        at = parts + (part * lines + line)[:, None] * DV + dv
+        # Nothing of an empty part is read: it may hold NaN.
+        values = tl.load(at, mask=inside & (weight > 0)[:, None], other=0.0)
+        acc += weight[:, None] * values.to(tl.float32)
         total += weight
     some = tl.where(total > 0, total, 1.0)
     log = tl.log2(some) if BASE_2 else tl.log(some)
-    tl.store(lse + line, tl.where(total > 0, level + log, float("-inf")))
+    tl.store(lse + line, tl.where(total > 0, level + log, float("-inf")), mask=live)
     if HAS_SINKS:
         sink = tl.load(sinks + line % heads)
-        # level is that of the keys; a sink far above them leaves them nothing.
+        # A sink far above the keys leaves them nothing; over no key it is all there is.
         higher = tl.maximum(level, sink)
         shrunk = tl.exp(level - higher)
-        acc = acc * shrunk
-        total = total * shrunk + tl.exp(sink - higher)
-        some = tl.where(total > 0, total, 1.0)
-    tl.store(out + line * DV + dv, (acc / some).to(out.dtype.element_ty), mask=dv < DV)
+        acc = acc * shrunk[:, None]
+        some = total * shrunk + tl.exp(sink - higher)
+    result = (acc / some[:, None]).to(out.dtype.element_ty)
+    tl.store(out + line[:, None] * DV + dv, result, mask=inside)

@@ -1,8 +1,8 @@
-"""Attention of single rows over a line of a table each: pages or slots, in one piece or in several.
+"""Decoding of single rows: the pages of their request's prefix, then a list of slots a row.
 
-Torch twins: backends/page_table.py (a line a row, pages of one key) and backends/swa_window.py (a
-list a row, cut where the row's window begins). With a line a request it is the prefix pass of
-backends/cascade.py. Keys can be split over programs; `merging.merge_splits` puts them together.
+Torch twins: backends/page_table.py, and backends/swa_window.py where there are lists only. A tree's
+paths do not come in whole pages, so behind the prefix a key is a page of its own. Keys can be split
+over programs; `merging` puts the parts together.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from treeproof.backends.kernels.softmax import finished, read
+from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
 @triton.jit
@@ -20,64 +20,70 @@ def paged_attention(
     v_cache,  # (slots, Hkv, Dv)
     out,  # (splits, T, Hq, Dv): the dtype of q, or float32 where it is partial
     lse,  # (splits, T, Hq) float32
-    table,  # page ids, flat
-    line_begin,  # (T,) first cell of each row's line in `table`
-    first_key,  # (T,) place in the line of the first key that is read
-    last_key,  # (T,) where it ends
+    page_table,  # (B, pages)
+    cache_seqlens,  # (B,) keys that the pages hold
+    request_of,  # (T,)
+    kv_indices,  # slots, flat
+    kv_indptr,  # (T+1,)
+    kv_start,  # (T,) entries of a list that the window has passed
     sinks,  # (Hq,) float32
-    rows,
+    rows,  # T
+    units,  # splits * T * Hkv
     keys_a_split,
     scale,
     softcap,
-    q_row, q_head, k_slot, k_head, v_slot, v_head,
-    HEADS: tl.constexpr,
+    q_row, q_head, k_slot, k_head, v_slot, v_head, table_row,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
-    PAGE: tl.constexpr,
+    PAGE: tl.constexpr,  # 0: lists only
     CAPPED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
+    UNITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (T, Hkv, splits). The query heads of a group share each tile of keys."""
-    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    """Grid: (units / UNITS,). A unit is the query heads of one row and key-value head."""
+    unit = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = unit < units
+    unit = tl.minimum(unit, units - 1)
+    kv_head, row, split = unit % KV_HEADS, unit // KV_HEADS % rows, unit // KV_HEADS // rows
     group = tl.arange(0, BLOCK_M)
-    head = kv_head * GROUP + group
-    real = group < GROUP
-    d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    queries = tl.load(
-        q + row * q_row + head[:, None] * q_head + d,
-        mask=real[:, None] & (d < D),
-        other=0.0,
-    )
-    line = table + tl.load(line_begin + row)
-    begin = tl.load(first_key + row) + split * keys_a_split
-    end = tl.minimum(tl.load(last_key + row), begin + keys_a_split)
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    head = kv_head[:, None] * GROUP + group
+    real = live[:, None] & (group < GROUP)
+    queries = asked(q, row[:, None], head, real, q_row, q_head, D, BLOCK_D)
+    top, total, acc = blank(UNITS, BLOCK_M, BLOCK_DV)
     keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
-    for start in range(begin, end, BLOCK_N):
-        key = start + tl.arange(0, BLOCK_N)
-        there = key < end
-        slot = tl.load(line + key // PAGE, mask=there, other=0) * PAGE + key % PAGE
-        seen = there & real[:, None]
+    own = tl.load(kv_indptr + row) + tl.load(kv_start + row)
+    length = tl.load(kv_indptr + row + 1) - own
+    if PAGE:
+        b = tl.load(request_of + row)
+        pages, paged = page_table + b * table_row, tl.load(cache_seqlens + b)
+        length += paged
+        own -= paged
+    begin = split * keys_a_split
+    end = tl.minimum(length, begin + keys_a_split)
+    for start in range(0, row_max(end - begin, 0), BLOCK_N):
+        key = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
+        there = key < end[:, None]
+        if PAGE:
+            in_page = key < paged[:, None]
+            page = tl.load(pages[:, None] + key // PAGE, mask=there & in_page, other=0)
+            slot = tl.load(
+                kv_indices + own[:, None] + key, mask=there & (key >= paged[:, None]), other=0
+            )
+            slot = tl.where(in_page, page * PAGE + key % PAGE, slot)
+        else:
+            slot = tl.load(kv_indices + own[:, None] + key, mask=there, other=0)
         top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, seen,
+            top, total, acc, queries, keys, values, slot, there, there[:, None, :],
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
-    sink = top
-    if HAS_SINKS:
-        sink = tl.load(sinks + head, mask=real, other=0.0)
-    result, natural = finished(top, total, acc, sink, HAS_SINKS)
-    place = (split * rows + row) * HEADS + head
-    tl.store(
-        out + place[:, None] * DV + dv,
-        result.to(out.dtype.element_ty),
-        mask=real[:, None] & (dv < DV),
-    )
-    tl.store(lse + place, natural, mask=real)
+    place = ((split * rows + row) * (KV_HEADS * GROUP))[:, None] + head
+    written(
+        top, total, acc, out, lse, sinks, place, head, real, DV, HAS_SINKS, BLOCK_DV
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -11,7 +11,8 @@ from torch.nn.functional import pad
 
 from treeproof.backends.kernels.compaction import compact
 from treeproof.backends.kernels.greedy import accept_greedily
-from treeproof.backends.kernels.tree_build import build_rows, link_children, list_rows
+from treeproof.backends.kernels.launching import at_once
+from treeproof.backends.kernels.tree_build import build_rows, find_parents
 from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import Accepted, Candidates, Committed, VerifyInput
 
@@ -29,19 +30,23 @@ def build(c: Candidates) -> VerifyInput:
     index, parents, next_token, next_sibling = (
         c.seq_lens.new_empty(requests, width) for _ in range(4)
     )
-    widest = triton.next_power_of_2(width)
-    build_rows[width, requests](
+    units, widest = requests * width, triton.next_power_of_2(width)
+    together = at_once(units, max(widest, _BLOCK))
+    grid = (triton.cdiv(units, together),)
+    find_parents[grid](
         c.selected_index, c.parent_list, c.draft_token, c.bonus_tokens, c.num_nodes, qo_indptr,
-        c.seq_lens, c.request_slots, c.req_to_token, as_integers(c.mask_buffer), mask_indptr,
-        tokens, positions, homes, index, parents,
-        width, c.parent_list.shape[1], c.topk, c.spec_steps, c.kv.pad_slot, c.req_to_token.stride(0),
+        c.seq_lens, c.request_slots, c.req_to_token, tokens, homes, index, parents,
+        units, width, c.parent_list.shape[1], c.topk, c.kv.pad_slot, c.req_to_token.stride(0),
+        UNITS=together, BLOCK=_BLOCK,
+    )  # fmt: skip
+    build_rows[grid](
+        parents, c.num_nodes, qo_indptr, c.seq_lens, as_integers(c.mask_buffer), mask_indptr,
+        positions, next_token, next_sibling, units, width, c.spec_steps,
         PACKED=c.mask_mode is MaskMode.QLEN_ONLY_BITPACKING,
         PREFIXED=c.mask_mode is MaskMode.FULL_MASK,
         FILL_PREFIX=c.mask_mode is MaskMode.FULL_MASK and c.fill_prefix_mask,
-        WIDTH=widest,
-        BLOCK=_BLOCK,
+        WIDTH=widest, UNITS=together, BLOCK=_BLOCK,
     )  # fmt: skip
-    link_children[width, requests](parents, next_token, next_sibling, width, WIDTH=widest)
     return VerifyInput(
         draft_token=tokens,
         positions=positions,
@@ -64,41 +69,10 @@ def build(c: Candidates) -> VerifyInput:
     )
 
 
-@dataclass(frozen=True)
-class Lines:
-    """One list of slots a row, in logical order, without what is shared."""
-
-    indptr: Tensor  # (T+1,)
-    indices: Tensor  # (indptr[-1],)
-
-
-def lines(c: Candidates, x: VerifyInput, first_key: Tensor, shared_from: Tensor) -> Lines:
-    """Keys of each row from logical index `first_key` (T,) on, prefix keys from `shared_from` (B,) on
-    left out. A padded row's list is its root."""
-    assert x.retrieve_parent_token is not None
-    request = owners(x.qo_indptr)
-    shared, prefix = shared_from[request], c.seq_lens[request]
-    lengths = (shared - first_key).clamp(min=0) + x.positions + 1
-    lengths = lengths - torch.maximum(first_key, prefix)
-    local = torch.arange(len(request), device=request.device) - x.qo_indptr[request]
-    lengths = torch.where(local < c.num_nodes[request], lengths, 1)
-    indptr = pad(lengths.cumsum(0), (1, 0))
-    indices = c.seq_lens.new_empty(int(indptr[-1]))
-    list_rows[len(request),](
-        indices, indptr, first_key, shared_from, x.retrieve_parent_token, request, x.qo_indptr,
-        c.num_nodes, x.positions, x.out_cache_loc, c.seq_lens, c.request_slots, c.req_to_token,
-        x.retrieve_parent_token.shape[1], c.req_to_token.stride(0), BLOCK=_BLOCK,
-    )  # fmt: skip
-    return Lines(indptr, indices)
-
-
 def accept(x: VerifyInput, target_predict: Tensor) -> Accepted:
     """The greedy walk of every request, in one launch."""
-    index, down, right = x.retrieve_index, x.retrieve_next_token, x.retrieve_next_sibling
-    if index is None or down is None or right is None:
-        raise ValueError(
-            "retrieve_index, next_token and next_sibling are needed, one was not built"
-        )
+    names = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
+    index, down, right = built(x, *names).values()
     requests, width = index.shape
     accept_index = index.new_full((requests, x.spec_steps + 1), -1)
     tokens, accept_len = torch.full_like(accept_index, -1), index.new_empty(requests)
@@ -114,17 +88,27 @@ def commit(x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor)
     requests, width = accepted.accept_index.shape
     for cache in (k_cache, v_cache):
         moved = as_integers(cache)
-        compact[requests, cache.shape[1]](
+        steps, lanes = map(triton.next_power_of_2, (width, cache.shape[2]))
+        together = at_once(cache.shape[1], steps * lanes)
+        compact[requests, triton.cdiv(cache.shape[1], together)](
             moved, accepted.accept_index, x.out_cache_loc, x.seq_lens, x.request_slots,
-            x.req_to_token, width, moved.stride(0), moved.stride(1), x.req_to_token.stride(0),
-            LANES=cache.shape[2],
-            WIDTH=triton.next_power_of_2(width),
-            BLOCK=triton.next_power_of_2(cache.shape[2]),
+            x.req_to_token, width, cache.shape[1], moved.stride(0), moved.stride(1),
+            x.req_to_token.stride(0),
+            LANES=cache.shape[2], WIDTH=steps, UNITS=together, BLOCK=lanes,
         )  # fmt: skip
     last = accepted.accept_len[:, None] - 1
     return Committed(
         seq_lens=x.seq_lens + accepted.accept_len, next_root=accepted.tokens.gather(1, last)[:, 0]
     )
+
+
+def built(x: VerifyInput, *names: str) -> dict[str, Any]:
+    """These fields. Raises ValueError where one was not built."""
+    fields = {name: getattr(x, name) for name in names}
+    missing = [name for name, field in fields.items() if field is None]
+    if missing:
+        raise ValueError(f"needed, and not built: {', '.join(missing)}")
+    return fields
 
 
 def owners(indptr: Tensor) -> Tensor:

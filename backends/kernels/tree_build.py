@@ -1,8 +1,8 @@
 """From the selected candidates to rows, positions, links and the mask.
 
 Torch twin: the builds of backends/*.py, each in its own way. Two kernels: the first finds every
-row's parent by the pool index of its beam and walks up from it, which gives depth and mask; the second
-needs all parents, and links the children.
+row's parent by the pool index of its beam; the second needs all parents, walks up from each row, which
+gives depth and mask, and links the children.
 """
 
 from __future__ import annotations
@@ -10,33 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from treeproof.backends.kernels.inlined import inlined
+from treeproof.backends.kernels.softmax import row_max, row_sum
 
-@triton.jit
-def parent_row(selected, width, parent_list, cells, topk, row, WIDTH: tl.constexpr):
-    """Local row above `row` of one request; -1 above the root, and where the parent is not selected.
-
-    `selected` (width,) pool indices of rows 1, 2, ...; `parent_list` (cells,) pool indices of beams.
-    """
-    found = tl.full([], -1, tl.int64)
-    if row > 0:
-        pool = tl.load(selected + row - 1)
-        beam = pool // topk
-        if beam == 0:
-            found = tl.full([], 0, tl.int64)
-        elif beam < cells:
-            wanted = tl.load(parent_list + beam)
-            place = tl.arange(0, WIDTH)
-            others = tl.load(selected + place, mask=place < width, other=-1)
-            at = tl.where((others == wanted) & (place < width), place + 1, WIDTH + 1)
-            lowest = tl.min(at, 0)
-            found = tl.where(lowest <= width, lowest, -1).to(tl.int64)
-    return found
+row_min = inlined(tl.min)
 
 
 @triton.jit
-def build_rows(
+def find_parents(
     selected_index,  # (B, Nmax-1)
-    parent_list,  # (B, cells)
+    parent_list,  # (B, beams)
     drafted,  # (B, Nmax-1)
     bonus,  # (B,)
     num_nodes,  # (B,)
@@ -44,97 +27,124 @@ def build_rows(
     seq_lens,  # (B,)
     request_slots,  # (B,)
     req_to_token,  # (request slots, columns)
-    mask,  # flat; bytes, or the items of a bit-packed mask
-    mask_indptr,  # (B+1,)
     tokens,  # out (T,)
-    positions,  # out (T,)
     homes,  # out (T,)
     index,  # out (B, Nmax)
     parents,  # out (B, Nmax)
+    units,  # B * Nmax
     width,  # Nmax
-    cells,
+    beams,
     topk,
-    steps,
     pad_slot,
     table_row,
+    UNITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Grid: (units / UNITS,). A unit is a row; past a request's own there are only cells of -1.
+
+    A parent that is not selected is -1; where it is selected twice, the first row is.
+    """
+    cell = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = cell < units
+    b, row = tl.minimum(cell, units - 1) // width, cell % width
+    first, nodes = tl.load(qo_indptr + b), tl.load(num_nodes + b)
+    real = live & (row < nodes)
+    drawn = real & (row > 0)
+    line = b * (width - 1)
+    pool = tl.load(selected_index + line + row - 1, mask=drawn, other=0)
+    beam = pool // topk
+    known = drawn & (beam > 0) & (beam < beams)
+    wanted = tl.load(parent_list + b * beams + beam, mask=known, other=-1)
+    lowest = tl.full([UNITS], 0, tl.int64) + width
+    for start in range(0, width - 1, BLOCK):
+        place = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = place < (nodes - 1)[:, None]
+        others = tl.load(selected_index + line[:, None] + place, mask=inside, other=-1)
+        at = tl.where(inside & (others == wanted[:, None]), place + 1, width)
+        lowest = tl.minimum(lowest, row_min(at, 1))
+    found = tl.where(known & (wanted >= 0) & (lowest < width), lowest, -1)
+    up = tl.where(drawn & (beam == 0), 0, found)
+    tl.store(parents + cell, up, mask=live)
+    tl.store(index + cell, tl.where(real, first + row, -1), mask=live)
+    token = tl.load(drafted + line + row - 1, mask=drawn, other=0)
+    token = tl.where(row == 0, tl.load(bonus + b), token)
+    table = req_to_token + tl.load(request_slots + b) * table_row + tl.load(seq_lens + b)
+    slot = tl.load(table + row, mask=real, other=0)
+    launched = live & (row < tl.load(qo_indptr + b + 1) - first)
+    tl.store(tokens + first + row, token, mask=launched)
+    tl.store(homes + first + row, tl.where(real, slot, pad_slot), mask=launched)
+
+
+@triton.jit
+def build_rows(
+    parents,  # (B, Nmax)
+    num_nodes,  # (B,)
+    qo_indptr,  # (B+1,)
+    seq_lens,  # (B,)
+    mask,  # out, flat; bytes, or the items of a bit-packed mask
+    mask_indptr,  # (B+1,)
+    positions,  # out (T,)
+    next_token,  # out (B, Nmax)
+    next_sibling,  # out (B, Nmax)
+    units,  # B * Nmax
+    width,  # Nmax
+    steps,
     PACKED: tl.constexpr,
     PREFIXED: tl.constexpr,
     FILL_PREFIX: tl.constexpr,
     WIDTH: tl.constexpr,  # a power of two, at least Nmax
+    UNITS: tl.constexpr,
     BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Grid: (Nmax, B). Rows past a request's own only get -1 in the (B, Nmax) tables."""
-    row, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    first = tl.load(qo_indptr + b)
+):
+    """Grid: (units / UNITS,). A unit is a row. Siblings are linked in ascending row order."""
+    cell = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = cell < units
+    b, row = tl.minimum(cell, units - 1) // width, cell % width
+    first, prefix = tl.load(qo_indptr + b), tl.load(seq_lens + b)
     rows = tl.load(qo_indptr + b + 1) - first
-    nodes, prefix = tl.load(num_nodes + b), tl.load(seq_lens + b)
-    cell = b * width + row
-    real = row < nodes
-    tl.store(index + cell, tl.where(real, first + row, -1))
-    if row >= rows:
-        tl.store(parents + cell, -1)
-        return
-    selected = selected_index + b * (width - 1)
-    beams = parent_list + b * cells
-    column = tl.arange(0, WIDTH)
-    seen = column == 0  # a padded row sees the root
-    up = tl.full([], -1, tl.int64)
-    depth = tl.full([], 0, tl.int64)
-    if real:
-        up = parent_row(selected, width - 1, beams, cells, topk, row, WIDTH)
-        seen = column == row
-        node = up
-        while (node >= 0) & (depth < steps):
-            depth += 1
-            seen = seen | (column == node)
-            node = parent_row(selected, width - 1, beams, cells, topk, node, WIDTH)
-    tl.store(parents + cell, up)
-    token = tl.load(bonus + b)
-    if row > 0:
-        token = tl.load(drafted + b * (width - 1) + row - 1)
-    slot = tl.full([], 0, tl.int64) + pad_slot
-    if real:
-        slot = tl.load(req_to_token + tl.load(request_slots + b) * table_row + prefix + row)
-    tl.store(tokens + first + row, tl.where(real, token, 0))
-    tl.store(positions + first + row, tl.where(real, prefix + depth, 0))
-    tl.store(homes + first + row, slot)
+    real = live & (row < tl.load(num_nodes + b))
+    launched = live & (row < rows)
+    line = parents + b * width
+    column = tl.arange(0, WIDTH).to(tl.int64)
+    up = tl.load(line[:, None] + column, mask=column[None, :] < width, other=-1)
+    own = tl.load(parents + cell, mask=live, other=-1)
+    child = row_min(tl.where(up == row[:, None], column, WIDTH), 1)
+    beside = (up == own[:, None]) & (own >= 0)[:, None] & (column > row[:, None])
+    sibling = row_min(tl.where(beside, column, WIDTH), 1)
+    tl.store(next_token + cell, tl.where(child < WIDTH, child, -1), mask=live)
+    tl.store(next_sibling + cell, tl.where(sibling < WIDTH, sibling, -1), mask=live)
+    # A padded row sees the root.
+    seen = column == tl.where(real, row, 0)[:, None]
+    depth = tl.full([UNITS], 0, tl.int64)
+    node = tl.where(real, own, -1)
+    climbed = 0
+    while (row_max(node, 0) >= 0) & (climbed < steps):
+        depth += (node >= 0).to(tl.int64)
+        seen = seen | (column == node[:, None])
+        node = tl.load(line + node, mask=node >= 0, other=-1)
+        climbed += 1
+    tl.store(positions + first + row, tl.where(real, prefix + depth, 0), mask=launched)
     begin = tl.load(mask_indptr + b)
     if PACKED:
-        item = tl.sum(tl.where(seen, tl.full([WIDTH], 1, tl.int64) << column.to(tl.int64), 0), 0)
-        tl.store(mask + begin + row, item.to(mask.dtype.element_ty))
+        bits = tl.full([WIDTH], 1, tl.int64) << column
+        item = row_sum(tl.where(seen, bits, 0), 1).to(mask.dtype.element_ty)
+        tl.store(mask + begin + row, item, mask=launched)
     else:
-        skipped = prefix if PREFIXED else 0
-        line = mask + begin + row * (skipped + rows)
+        skipped = prefix if PREFIXED else prefix * 0
+        at = mask + begin + row * (skipped + rows)
         if FILL_PREFIX:
-            for start in range(0, skipped, BLOCK):
+            for start in range(0, row_max(skipped, 0), BLOCK):
                 far = start + tl.arange(0, BLOCK)
-                tl.store(line + far, tl.full([BLOCK], 1, tl.uint8), mask=far < skipped)
-        tl.store(line + skipped + column, seen.to(tl.uint8), mask=column < rows)
-
-
-@triton.jit
-def link_children(
-    parents,  # (B, Nmax)
-    next_token,  # out (B, Nmax)
-    next_sibling,  # out (B, Nmax)
-    width,
-    WIDTH: tl.constexpr,
-):
-    """Grid: (Nmax, B). Siblings in ascending row order."""
-    row, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    up = tl.load(parents + b * width + column, mask=column < width, other=-1)
-    own = tl.load(parents + b * width + row)
-    child = tl.min(tl.where(up == row, column, WIDTH), 0)
-    sibling = tl.min(tl.where((up == own) & (own >= 0) & (column > row), column, WIDTH), 0)
-    tl.store(next_token + b * width + row, tl.where(child < WIDTH, child, -1))
-    tl.store(next_sibling + b * width + row, tl.where(sibling < WIDTH, sibling, -1))
+                inside = launched[:, None] & (far < skipped[:, None])
+                tl.store(at[:, None] + far, tl.full([UNITS, BLOCK], 1, tl.uint8), mask=inside)
+        inside = launched[:, None] & (column < rows[:, None])
+        tl.store((at + skipped)[:, None] + column, seen.to(tl.uint8), mask=inside)
 
 
 @triton.jit
 def list_rows(
     cells,  # out, flat
-    line_begin,  # (T,) first cell of each row's line
+    line_begin,  # (T+1,) first cell of each row's line
     first_key,  # (T,) logical index that a line begins with
     shared_from,  # (B,) first prefix key that lines leave out; P_b where they leave out none
     parents,  # (B, Nmax)
@@ -146,31 +156,38 @@ def list_rows(
     seq_lens,  # (B,)
     request_slots,  # (B,)
     req_to_token,  # (request slots, columns)
+    units,  # T
     width,
     table_row,
+    UNITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Slots of the keys of one row in logical order: of the prefix, then from its ancestors to itself.
 
-    Grid: (T,). A padded row's line is its request's root.
+    Grid: (units / UNITS,). A unit is a row; a padded row's line is its request's root.
     """
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * UNITS + tl.arange(0, UNITS)
+    live = row < units
+    row = tl.minimum(row, units - 1)
     b = tl.load(request_of + row)
     root, prefix = tl.load(qo_indptr + b), tl.load(seq_lens + b)
-    first, shared = tl.load(first_key + row), tl.load(shared_from + b)
+    real = row - root < tl.load(num_nodes + b)
+    first = tl.where(real, tl.load(first_key + row), prefix)
+    shared = tl.where(real & live, tl.load(shared_from + b), 0)
     line = cells + tl.load(line_begin + row)
     table = req_to_token + tl.load(request_slots + b) * table_row
-    if row - root >= tl.load(num_nodes + b):
-        tl.store(line, tl.load(homes + root))
-    else:
-        for start in range(first, shared, BLOCK):
-            key = start + tl.arange(0, BLOCK)
-            slot = tl.load(table + key, mask=key < shared, other=0)
-            tl.store(line + key - first, slot, mask=key < shared)
-        node, key = row - root, tl.load(positions + row)
-        before = tl.maximum(shared - first, 0)
-        begin = tl.maximum(first, prefix)
-        while (node >= 0) & (key >= begin):
-            tl.store(line + before + key - begin, tl.load(homes + root + node))
-            node = tl.load(parents + b * width + node)
-            key -= 1
+    for start in range(0, row_max(shared - first, 0), BLOCK):
+        key = (first + start)[:, None] + tl.arange(0, BLOCK)
+        slot = tl.load(table[:, None] + key, mask=key < shared[:, None], other=0)
+        at = line[:, None] + start + tl.arange(0, BLOCK)
+        tl.store(at, slot, mask=key < shared[:, None])
+    begin = tl.maximum(first, prefix)
+    line += tl.maximum(shared - first, 0)
+    node = tl.where(real, row - root, 0)
+    place = tl.where(real, tl.load(positions + row), prefix) - begin
+    place = tl.where(live, place, -1)
+    while row_max(place, 0) >= 0:
+        inside = (place >= 0) & (node >= 0)
+        tl.store(line + place, tl.load(homes + root + node, mask=inside, other=0), mask=inside)
+        node = tl.load(parents + b * width + node, mask=inside, other=-1)
+        place -= 1

@@ -1,0 +1,76 @@
+"""What a row reads, written out: pages that the rows of a request share, and a list of slots a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn.functional import pad
+
+from treeproof.backends.kernels.launching import at_once
+from treeproof.backends.kernels.stages import build, owners
+from treeproof.backends.kernels.tree_build import list_rows
+from treeproof.contract.inputs import Candidates, VerifyInput
+
+_BLOCK = 128
+"""Cells of a row that a program writes at once."""
+
+
+def lists(c: Candidates) -> VerifyInput:
+    """The whole list of each row, and where in it the row's window begins; no mask."""
+    x = build(c)
+    indptr, indices = _written(c, x, torch.zeros_like(x.positions), c.seq_lens)
+    lengths = indptr.diff()
+    window = c.shape.window or int(lengths.max())
+    return replace(
+        x, custom_mask=None, mask_indptr=None, mask_mode=None, kv_indptr=indptr,
+        kv_indices=indices, kv_start=(lengths - window).clamp(min=0),
+    )  # fmt: skip
+
+
+def pages_and_lists(c: Candidates) -> VerifyInput:
+    """Whole pages of the prefix that every row sees; a list a row of what it sees besides; no mask."""
+    x, page = build(c), c.kv.page_size
+    first = torch.zeros_like(x.positions)
+    if c.shape.window is not None:
+        first = (x.positions - c.shape.window + 1).clamp(min=0)
+    # A request's last first key, rounded up to a page: from there on every row sees the prefix.
+    latest = torch.zeros_like(c.seq_lens).scatter_reduce_(0, owners(x.qo_indptr), first, "amax")
+    start = torch.minimum(c.seq_lens, (latest + page - 1) // page * page)
+    indptr, indices = _written(c, x, first, start)
+    pages = -(-int((c.seq_lens - start).max()) // page)
+    column = start[:, None] + page * torch.arange(pages, device=start.device)
+    # Shorter requests run past the table.
+    column = column.clamp(max=c.req_to_token.shape[1] - 1)
+    return replace(
+        x, custom_mask=None, mask_indptr=None, mask_mode=None,
+        kv_indptr=indptr, kv_indices=indices, kv_start=torch.zeros_like(first),
+        page_table=c.req_to_token[c.request_slots[:, None], column] // page,
+        cache_seqlens=c.seq_lens - start,
+    )  # fmt: skip
+
+
+def _written(
+    c: Candidates, x: VerifyInput, first_key: Tensor, shared_from: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Bounds (T+1,) and slots of a list a row, from logical index `first_key` (T,) on, prefix keys from
+    `shared_from` (B,) on left out. A padded row's list is its root."""
+    assert x.retrieve_parent_token is not None
+    request = owners(x.qo_indptr)
+    shared, prefix = shared_from[request], c.seq_lens[request]
+    lengths = (shared - first_key).clamp(min=0) + x.positions + 1
+    lengths = lengths - torch.maximum(first_key, prefix)
+    local = torch.arange(len(request), device=request.device) - x.qo_indptr[request]
+    lengths = torch.where(local < c.num_nodes[request], lengths, 1)
+    indptr = pad(lengths.cumsum(0), (1, 0))
+    indices = c.seq_lens.new_empty(int(indptr[-1]))
+    together = at_once(len(request), _BLOCK)
+    list_rows[triton.cdiv(len(request), together),](
+        indices, indptr, first_key, shared_from, x.retrieve_parent_token, request, x.qo_indptr,
+        c.num_nodes, x.positions, x.out_cache_loc, c.seq_lens, c.request_slots, c.req_to_token,
+        len(request), x.retrieve_parent_token.shape[1], c.req_to_token.stride(0),
+        UNITS=together, BLOCK=_BLOCK,
+    )  # fmt: skip
+    return indptr, indices
