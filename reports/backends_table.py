@@ -86,6 +86,7 @@ def in_words(can: Capabilities) -> str:
         *([_pairs(can.head_dim_pairs)] if can.head_dim_pairs is not None else []),
         *([f"page sizes {_numbers(can.page_sizes)}"] if can.page_sizes is not None else []),
         *([f"masks {' '.join(sorted(can.mask_modes))}"] if can.mask_modes is not None else []),
+        *([f"pad slot {_numbers(can.pad_slots)}"] if len(can.pad_slots) == 1 else []),
         *_no("unfilled prefix cells of a mask", can.unfilled_prefix_mask),
         *([f"only {' '.join(sorted(can.dtypes))}"] if set(can.dtypes) != set(DTYPES) else []),
         f"on {' and '.join(sorted(can.devices))}",

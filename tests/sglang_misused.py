@@ -20,7 +20,7 @@ def tree(name):
 def extend(name):
     return register(
         name,
-        consumes=EXTEND.consumes | {"seq_lens"},
+        consumes=EXTEND.consumes | {"seq_lens", "req_to_token", "request_slots"},
         capabilities=EXTEND.capabilities,
         numerics=EXTEND.numerics,
     )
@@ -69,6 +69,23 @@ class DepthOneShort(sglang_tree.SglangTree):
 
     def tree(self, c, rows):
         return super().tree(replace(c, spec_steps=c.spec_steps - 1), rows)
+
+
+@tree("commit-without-offset")
+class CommitWithoutOffset(sglang_tree.SglangTree):
+    def commit(self, x, accepted, k_cache, v_cache):
+        index, rows = accepted.accept_index, x.retrieve_index.shape[1]
+        local = torch.where(index < 0, -1, index % rows)
+        return super().commit(x, replace(accepted, accept_index=local), k_cache, v_cache)
+
+
+@tree("commit-without-root")
+class CommitWithoutRoot(sglang_tree.SglangTree):
+    """The number of accepted drafts where that of accepted rows is meant."""
+
+    def commit(self, x, accepted, k_cache, v_cache):
+        shorter = replace(accepted, accept_len=accepted.accept_len - 1)
+        return super().commit(x, shorter, k_cache, v_cache)
 
 
 @extend("mask-indptr-shifted")

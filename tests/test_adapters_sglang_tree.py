@@ -1,4 +1,4 @@
-"""SGLang's tree builder and greedy verifier in Triton's interpreter: right, and wrong when misused."""
+"""SGLang's tree builder, greedy verifier and commit in Triton's interpreter: right, and wrong when misused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sglang_worker import Check, case_of, optional, request, statuses, worker
 
-from treeproof.contract.case import MaskLayout, MaskMode, VerifyCase
+from treeproof.contract.case import KVLayout, MaskLayout, MaskMode, VerifyCase
 
 pytestmark = optional
 
@@ -43,13 +43,14 @@ PASSING = {
 
 
 @pytest.mark.parametrize("case", PASSING.values(), ids=PASSING)
-def test_builder_and_verifier_of_sglang_are_right(checked: Check, case: VerifyCase) -> None:
+def test_builder_verifier_and_commit_of_sglang_are_right(checked: Check, case: VerifyCase) -> None:
     result = checked(TREE, case)
 
     assert result.failures == ()
     declared = {"candidate", "position", "visibility", "traversal", "kv"}
     assert {n for n, s in statuses(result, "declared").items() if s == "pass"} == declared
-    assert statuses(result)["traversal"] == statuses(result)["contract"] == "pass"
+    found = statuses(result)
+    assert (found["traversal"], found["kv"], found["contract"]) == ("pass",) * 3
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,8 @@ def test_builder_and_verifier_of_sglang_are_right(checked: Check, case: VerifyCa
         # The same links are a second account of who sees whom.
         ("build-links-swapped", "declared", {"traversal", "visibility"}),
         ("index-without-offset", "measured", {"traversal"}),
+        ("commit-without-offset", "measured", {"kv"}),
+        ("commit-without-root", "measured", {"kv"}),
         # Positions and rows of the mask begin one further on, in the other request's cells at last.
         ("root-in-seq-lens", "declared", {"position", "visibility", "candidate"}),
         ("qlen-for-full", "declared", {"visibility"}),
@@ -81,18 +84,21 @@ def test_an_index_without_the_batch_offset_spares_the_first_request(checked: Che
     assert {(f.kind, f.request) for f in result.failures} == {("wrong-walk", 1), ("wrong-bonus", 1)}
 
 
+def test_the_right_attention_passes_with_the_right_arguments(checked: Check) -> None:
+    assert checked(EXTEND, TWO).failures == ()
+
+
 @pytest.mark.parametrize(
     ("name", "identities"),
     [
         ("mask-indptr-shifted", {"visibility", "output", "contract"}),
         ("mask-of-tree-alone", {"visibility", "output"}),
-        ("root-in-prefix", {"visibility", "output", "kv", "contract"}),
+        ("root-in-prefix", {"visibility", "output", "contract"}),
     ],
 )
 def test_a_wrong_argument_to_the_right_attention_is_killed(
     checked: Check, name: str, identities: set[str]
 ) -> None:
-    assert checked(EXTEND, TWO).failures == ()
     result = checked(f"{MISUSED}:{name}", TWO)
 
     assert {f.identity for f in result.failures} == identities
@@ -108,8 +114,12 @@ def test_a_wrong_argument_to_the_right_attention_is_killed(
             case_of(request([-1, 0], 1), mask=MaskLayout(mode=MaskMode.QLEN_ONLY_BITPACKING)),
             "mask mode QLEN_ONLY_BITPACKING",
         ),
+        (
+            case_of(request([-1, 0], 1), layout=KVLayout(page_size=1, num_slots=8, pad_slot=-1)),
+            "pad slot -1",
+        ),
     ],
-    ids=["ragged", "padded", "bit-packed"],
+    ids=["ragged", "padded", "bit-packed", "slot-0-in-use"],
 )
 def test_what_the_builder_does_not_do_is_unsupported_and_not_sent(
     checked: Check, case: VerifyCase, reason: str

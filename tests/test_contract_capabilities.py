@@ -114,6 +114,12 @@ LIMITS: list[tuple[dict[str, object], VerifyCase, VerifyCase, str]] = [
         "mask mode QLEN_ONLY_BITPACKING",
     ),
     (
+        {"pad_slots": {0}},
+        case(),
+        msgspec.structs.replace(case(), layout=KVLayout(page_size=1, num_slots=64, pad_slot=-1)),
+        "pad slot -1",
+    ),
+    (
         {"unfilled_prefix_mask": False},
         case(),
         msgspec.structs.replace(case(), mask=MaskLayout(fill_prefix=False)),

@@ -30,6 +30,7 @@ NARROW = {
     "windows only": Capabilities(full=False, min_window=8),
     "no groups": Capabilities(gqa=False),
     "no rotary": Capabilities(rotary=False),
+    "slot 0 kept": Capabilities(pad_slots={0}),
     "full masks": Capabilities(mask_modes={"FULL_MASK"}),
     "parents first": Capabilities(row_order="parent-first"),
     "breadth first": Capabilities(row_order="breadth-first"),

@@ -51,12 +51,13 @@ def test_no_limit_and_every_limit_in_words() -> None:
         page_sizes=frozenset({16, 1}),
         mask_modes=frozenset({"FULL_MASK"}),
         unfilled_prefix_mask=False,
+        pad_slots=frozenset({0}),
     )
     assert in_words(limited) == (
         "no sliding windows, no grouped query heads, no rotary embedding, no softcap, no sinks, "
         "no ALiBi, no score scale of its own, caches in int8, no ragged batches, no padded rows, no empty prefixes, one tree a batch, breadth-first rows, "
         "at most 64 rows, at most 1 children of a node, head dims 64 128, page sizes 1 16, "
-        "masks FULL_MASK, no unfilled prefix cells of a mask, only float32, on cpu"
+        "masks FULL_MASK, pad slot 0, no unfilled prefix cells of a mask, only float32, on cpu"
     )
 
 

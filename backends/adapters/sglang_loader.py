@@ -42,6 +42,7 @@ _BARE = (
     "sglang.kernels",
     "sglang.kernels.ops",
     "sglang.kernels.ops.attention",
+    "sglang.kernels.ops.kvcache",
     "sglang.kernels.ops.speculative",
     "sglang.srt",
     "sglang.srt.speculative",
@@ -81,7 +82,7 @@ def load(name: str, platform: Platform = "here", without: tuple[str, ...] = ()) 
 @contextmanager
 def _stand_ins(root: Path, platform: Platform, without: tuple[str, ...]) -> Iterator[None]:
     """`sys.modules` with stand-ins for the packages of SGLang; what was there before comes back."""
-    before = _sglang_modules()
+    before = _modules(without)
     for name in before:
         del sys.modules[name]
     for name in _BARE:
@@ -95,13 +96,14 @@ def _stand_ins(root: Path, platform: Platform, without: tuple[str, ...]) -> Iter
     try:
         yield
     finally:
-        for name in _sglang_modules():
+        for name in _modules(without):
             del sys.modules[name]
         sys.modules.update(before)
 
 
-def _sglang_modules() -> dict[str, ModuleType]:
-    return {n: m for n, m in sys.modules.items() if n == "sglang" or n.startswith("sglang.")}
+def _modules(without: tuple[str, ...]) -> dict[str, ModuleType]:
+    """Those of SGLang, and those that are left out."""
+    return {n: m for n, m in sys.modules.items() if f"{n}.".startswith("sglang.") or n in without}
 
 
 class _LeftOut(ModuleType):

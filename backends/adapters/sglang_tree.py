@@ -2,7 +2,7 @@
 
 `build` runs `build_tree_kernel_efficient`, which fills the mask and the tables and launches the
 builder, and `assign_extend_cache_locs_uniform_func` for the slots; `accept` runs
-`verify_tree_greedy_func`. What the engine does around them is done here as it does it: bounds that
+`verify_tree_greedy_func`; `commit` is in `sglang_commit`. What the engine does around them is done here as it does it: bounds that
 follow from the number of draft tokens, and buffers prefilled for the kernels.
 
 SGLang itself runs these two Triton kernels on XPU only; on CUDA it compiles others, which are
@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from treeproof.backends.adapters import sglang_loader
+from treeproof.backends.adapters.sglang_commit import Commit
 from treeproof.backends.adapters.triton_mode import interpreted
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import MaskMode
-from treeproof.contract.inputs import Accepted, Candidates, VerifyInput
+from treeproof.contract.inputs import Accepted, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 from treeproof.contract.shape import KV_DTYPES
 
@@ -43,10 +44,14 @@ WITHOUT = (
 def capabilities() -> Capabilities:
     """Of builder and verifier in any form: neither sees the layer, so any layer will do."""
     return Capabilities(
+        # Interpreted, the loops over all pairs of rows take minutes beyond this.
+        max_rows=32 if interpreted() else 1024,
         # One number of draft tokens for the whole batch.
         ragged=False,
         pad_rows=False,
         mask_modes={"FULL_MASK", "QLEN_ONLY"},
+        # What is moved nowhere is moved from slot 0 to slot 0.
+        pad_slots={0},
         devices={"cpu"} if interpreted() else {"cuda"},
         softcap=True,
         sinks=True,
@@ -56,7 +61,14 @@ def capabilities() -> Capabilities:
 
 
 CONSUMES = frozenset(
-    {"draft_token", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"}
+    {
+        "draft_token",
+        "seq_lens",
+        "out_cache_loc",
+        "retrieve_index",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+    }
 )
 
 
@@ -74,6 +86,7 @@ class SglangTree:
         self._verify: Any = glue.verify_tree_greedy_func
         self._modes: Any = glue.TreeMaskMode
         slots = sglang_loader.load(SLOTS, "xpu")
+        self._commit = Commit()
         self._assign_slots: Any = slots.assign_extend_cache_locs_uniform_func
 
     def build(self, c: Candidates) -> VerifyInput:
@@ -135,6 +148,12 @@ class SglangTree:
             # Of a cell that is -1 nothing is read, as in the engine past the accepted length.
             tokens=torch.where(real, predicted[index.long()], -1),
         )
+
+    def commit(
+        self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
+    ) -> Committed:
+        """The accepted path at the front of each request's verify window."""
+        return self._commit(x, accepted, k_cache, v_cache)
 
     def walk(self, x: VerifyInput, target_predict: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Accepted rows (B, S+1), accepted drafts (B,) and tokens (B*N,), all int32."""

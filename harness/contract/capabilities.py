@@ -14,6 +14,7 @@ from treeproof.contract.typed import Typed
 RowOrder = Literal["any", "parent-first", "breadth-first"]
 Device = Literal["cpu", "cuda"]
 MaskName = Literal["FULL_MASK", "QLEN_ONLY", "QLEN_ONLY_BITPACKING"]
+PadSlot = Literal[0, -1]
 CacheDtype = Literal[None, "float8_e4m3fn", "int8"]
 """None: the dtype of the case."""
 Factor = Literal["input", "tf32"] | Dtype
@@ -40,7 +41,8 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     included. `same_tree`: all requests of a batch hold one tree in one row order.
     `head_dims` holds for keys and values alike, `head_dim_pairs` for a width of keys with one of
     values. `unfilled_prefix_mask`: prefix cells of a FULL_MASK may be left undefined, because they are
-    not read. `nan_safe`: NaN in keys and values that a row must
+    not read. `pad_slots`: those of `KVLayout.pad_slot`; whoever keeps slot 0 for padding takes {0}.
+    `nan_safe`: NaN in keys and values that a row must
     not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
     `deterministic`: the same launch twice gives the same bits.
 
@@ -75,6 +77,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     page_sizes: Set[Positive] | None = None
     mask_modes: Set[MaskName] | None = None
     unfilled_prefix_mask: bool = True
+    pad_slots: Set[PadSlot] = frozenset({0, -1})
     nan_safe: bool = False
     stores_kv: bool = True
     deterministic: bool = True
@@ -135,6 +138,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
                 not self.unfilled_prefix_mask and not case.mask.fill_prefix,
                 "a mask whose prefix cells are not filled",
             ),
+            (layout.pad_slot not in self.pad_slots, f"pad slot {layout.pad_slot}"),
             (not self.pad_rows and any(r.pad_rows for r in requests), "padded rows"),
             (not self.empty_prefix and any(r.prefix_len == 0 for r in requests), "empty prefix"),
             (not self.ragged and len({r.num_rows for r in requests}) > 1, "ragged rows"),

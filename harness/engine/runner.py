@@ -63,13 +63,13 @@ def run(
     ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
     store = None if settings.store is None else FailureStore(settings.store)
     shapes = [] if cases is not None else read_shapes(settings)
-    endless = endless_sources(settings) if settings.endless else None
     pool = WorkerPool(worker_settings(settings, folder, checker), settings.worker_count)
     try:
         meta = begin(settings, folder, pool, ledger)
         able = tuple(b for b in meta.backends if not b.unavailable)
-        capabilities = load_capabilities(able, pool) if shapes else {}
+        capabilities = load_capabilities(able, pool) if cases is None else {}
         sources = _sources(settings, cases, shapes, capabilities)
+        endless = endless_sources(settings, capabilities) if settings.endless else None
         saved = store.saved({b.name for b in able}) if store else []
         session = _Session(settings, folder, pool, able, ledger, on_event, checker)
         session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
@@ -92,7 +92,7 @@ def _sources(
         return []
     if settings.trees:
         return shaped_sources(shapes, capabilities, settings)
-    return drawn_sources(settings)
+    return drawn_sources(settings, capabilities)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,8 +16,12 @@ from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
 from treeproof.engine.completed import SAVED
+from treeproof.engine.levelled import Width, by_width, levelled
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import Saved
+
+if TYPE_CHECKING:
+    from treeproof.generate.units import WorkUnit
 
 
 @dataclass(frozen=True)
@@ -76,23 +81,33 @@ def _just(case: VerifyCase) -> list[VerifyCase]:
     return [case]
 
 
-def drawn_sources(settings: RunSettings) -> list[Source]:
+def drawn_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> list[Source]:
     """The work units of a profile, whatever the number of workers."""
-    from treeproof.generate.units import draw, units
+    from treeproof.generate.units import units
 
-    return [
-        Source(unit.name, partial(draw, unit))
-        for unit in units(settings.profile, settings.seed, settings.examples, settings.dtype)
-    ]
+    drawn = units(settings.profile, settings.seed, settings.examples, settings.dtype)
+    return [source for unit in drawn for source in _unit_sources(unit, able)]
 
 
-def endless_sources(settings: RunSettings) -> Iterator[Source]:
+def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:
     """Work units of a profile without an end, each made when it is its turn."""
     from treeproof.generate.endless import endless_units
-    from treeproof.generate.units import draw
 
     for unit in endless_units(settings.profile, settings.seed, settings.dtype):
-        yield Source(unit.name, partial(draw, unit))
+        yield from _unit_sources(unit, able)
+
+
+def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Source]:
+    """One for the backends that take batches as they are drawn, one for each other width."""
+    from treeproof.generate.units import draw
+
+    def cases(width: Width) -> list[VerifyCase]:
+        # Cases that differ in what is cut off are one case.
+        return list(dict.fromkeys(levelled(case, width) for case in draw(unit)))
+
+    return [
+        Source(unit.name, partial(cases, width), names) for width, names in by_width(able).items()
+    ]
 
 
 @dataclass(frozen=True)

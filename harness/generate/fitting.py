@@ -47,9 +47,15 @@ def _with_rows(case: VerifyCase, able: Capabilities) -> VerifyCase:
     if longest > ROWS_OF_A_WORD:
         names = [name for name in names if name != MaskMode.QLEN_ONLY_BITPACKING.name]
     mode = case.mask.mode if case.mask.mode.name in names else MaskMode[names[0]]
-    layout = _roomy(case.layout, requests)
+    layout = _roomy(_with_pad_slot(case.layout, able), requests)
     mask = replace(case.mask, mode=mode, fill_prefix=True)
     return replace(case, requests=requests, layout=layout, mask=mask)
+
+
+def _with_pad_slot(layout: KVLayout, able: Capabilities) -> KVLayout:
+    if layout.pad_slot in able.pad_slots:
+        return layout
+    return replace(layout, pad_slot=max(able.pad_slots))
 
 
 def _in_order(request: Request, order: str, salt: int) -> Request:
