@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
-
 from treeproof.contract.failure import Failure
+from treeproof.properties.exception_text import in_one_line, where
 
 
 class Violation(Exception):
@@ -30,11 +29,8 @@ def contract_failure(
 
 
 def raised(stage: str, error: BaseException) -> Violation:
-    """The violation of a stage that raised: type, message and the deepest frame."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames else ""
-    text = str(error).strip().splitlines()
-    first = text[0][:300] if text else ""
-    return Violation(
-        contract_failure("raises", stage, f"{stage} raised {type(error).__name__}: {first}{where}")
-    )
+    """The violation of a stage that raised: what it says, and the line of code it came from."""
+    text = f"{stage} raised {in_one_line(error)}{where(error)}"
+    if isinstance(error, NotImplementedError):
+        text += "; Capabilities can say which cases the backend does not take"
+    return Violation(contract_failure("raises", stage, text))

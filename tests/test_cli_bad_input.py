@@ -60,6 +60,14 @@ def test_a_backend_file_that_is_not_there_is_named(run: Run) -> None:
     )
 
 
+def test_a_slip_in_the_imports_of_a_backend_file_names_its_line(run: Run) -> None:
+    Path("my_kernel.py").write_text("import treeproof\nimport tritn\n")
+    code, out, err = run("check", "my_kernel.py", "--in-process")
+    assert (code, out) == (2, "")
+    assert "fails on import: ModuleNotFoundError: No module named 'tritn' (" in err
+    assert err.endswith("my_kernel.py, line 2); pip install tritn, or mend its name\n")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [

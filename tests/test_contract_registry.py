@@ -536,16 +536,21 @@ def test_a_module_that_fails_half_way_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("what", ["no_such_kernels", "no_such_kernels.ops"])
-def test_a_missing_package_makes_a_backend_unavailable_and_says_what_to_install(
+def test_a_missing_package_makes_a_module_unavailable_and_is_an_error_of_a_file_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     importable(tmp_path, monkeypatch)
     file = write(tmp_path / "written_needs.py", f"import {what}\n" + backend_text())
-    said = "No module named 'no_such_kernels'; pip install no_such_kernels"
-    for reference in (str(file), "written_needs:mine"):
-        with pytest.raises(BackendUnavailable) as refusal:
-            load(reference)
-        assert str(refusal.value) == f"{reference}: {said}"
+    said = "No module named 'no_such_kernels'"
+    with pytest.raises(BackendUnavailable) as unavailable:
+        load("written_needs:mine")
+    assert str(unavailable.value) == f"written_needs:mine: {said}; pip install no_such_kernels"
+    with pytest.raises(BackendError) as refusal:
+        load(str(file))
+    assert str(refusal.value) == (
+        f"backend {file} fails on import: ModuleNotFoundError: {said} ({file}, line 1); "
+        "pip install no_such_kernels, or mend its name"
+    )
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,9 @@ def test_an_unavailable_backend_is_listed_and_makes_the_run_incomplete(
     backend: Callable[[str, str], str], tmp_path: Path
 ) -> None:
     needy = tmp_path / "needy.py"
-    needy.write_text("import a_package_that_is_not_there\n")
+    needy.write_text(
+        "import treeproof\nraise treeproof.BackendUnavailable('a_package_that_is_not_there')\n"
+    )
     found = check(str(needy), backend("good", GOOD), workers=1)
     assert "a_package_that_is_not_there" in found.unavailable[str(needy)]
     assert found.completed_checks("good") == len(CASES)

@@ -131,3 +131,24 @@ def test_shapes_reach_a_narrow_backend_and_one_that_reaches_none_is_named_with_e
     )  # fmt: skip
     assert "was checked on no backend" not in out  # topology has checked it
     assert "! backend narrow completed no check" in out
+
+
+def test_a_shape_that_one_of_two_backends_does_not_take_is_named_with_that_backend(
+    cli: Cli,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    narrow = tmp_path / "narrow.py"
+    narrow.write_text(
+        "from dataclasses import replace\nimport treeproof\n"
+        "from treeproof.contract.registry import load, register_backend\n"
+        "able = treeproof.Capabilities(max_rows=8)\n"
+        'register_backend(replace(load("direct-mask"), name="narrow", capabilities=able))\n'
+    )
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text(json.dumps({"fork": [-1, 0, 0, 1], "star": [-1, *[0] * 12]}))
+    words = ("--trees", str(shapes), "--in-process", "--prefix", "5")
+    code, out, _ = cli("check", str(narrow), "direct-mask", *words)
+    assert code == 3
+    assert "! backend narrow checked 1 of 2 shapes, not shapes.json: star\n" in out
+    shapes.write_text(json.dumps({"fork": [-1, 0, 0, 1]}))
+    assert cli("check", str(narrow), "direct-mask", *words)[0] == 0

@@ -299,7 +299,7 @@ def test_a_stage_that_raises_is_a_failure_with_type_and_line() -> None:
     (failure,) = check(Raises)
     assert failure.key == ("contract", "raises")
     assert "IndexError: table has 3 pages" in failure.message
-    assert "(attend, line" in failure.message
+    assert "(test_probe_faults.py, line" in failure.message
 
 
 def test_an_input_that_is_changed_is_named() -> None:

@@ -213,7 +213,7 @@ def _run(path: Path) -> Mapping[str, Backend]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name], _by_file[module_name] = module, {}
     try:
-        with _foreign(str(path)):
+        with _foreign(str(path), own_file=True):
             # Not through the loader: its cache takes a file mended within a second for the old one.
             exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
@@ -223,8 +223,12 @@ def _run(path: Path) -> Mapping[str, Backend]:
 
 
 @contextmanager
-def _foreign(reference: str, module: str = "") -> Iterator[None]:
-    """What goes wrong in somebody else's code while it is imported, as an error that says where."""
+def _foreign(reference: str, module: str = "", *, own_file: bool = False) -> Iterator[None]:
+    """What goes wrong in somebody else's code while it is imported, as an error that says where.
+
+    A module that is missing makes an installed backend unavailable. In a file that was named to be
+    run it is as likely a slip of the pen, and an error.
+    """
     try:
         yield
     except (BackendError, BackendUnavailable, KeyboardInterrupt):
@@ -234,14 +238,18 @@ def _foreign(reference: str, module: str = "") -> Iterator[None]:
         if missing and f"{module}.".startswith(f"{missing}."):
             raise BackendError(f"backend {reference}: no module named {missing}") from error
         hint = f"; pip install {_package(missing)}" if missing else ""
+        if own_file:
+            raise BackendError(f"{_failed(reference, error)}{hint}, or mend its name") from error
         raise BackendUnavailable(f"{reference}: {error}{hint}") from error
     except BaseException as error:  # SystemExit, too, and what pytest raises to skip
-        frames = traceback.extract_tb(error.__traceback__)
-        inside = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<")]
-        where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""
-        raise BackendError(
-            f"backend {reference} fails on import: {type(error).__name__}: {error}{where}"
-        ) from error
+        raise BackendError(_failed(reference, error)) from error
+
+
+def _failed(reference: str, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<")]
+    where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""
+    return f"backend {reference} fails on import: {type(error).__name__}: {error}{where}"
 
 
 def _pick(where: str, own: Mapping[str, Backend], name: str) -> Backend:

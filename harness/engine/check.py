@@ -22,6 +22,7 @@ from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.tails import judge_tails
 from treeproof.engine.checks.trial import Trial
+from treeproof.engine.checks.unable import DeviceLimit
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.violation import Violation, raised
 
@@ -44,8 +45,9 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         _run(trial)
     except BackendUnavailable as error:
         if not trial.failures:
-            return _no_verdict(case, backend, options, "unavailable", str(error))
-        trial.broke(raised("attend", error))
+            status: Status = "unsupported" if isinstance(error, DeviceLimit) else "unavailable"
+            return _no_verdict(case, backend, options, status, str(error))
+        trial.broke(raised(trial.stage, error))
     except RuntimeError as error:
         if not is_device_fault(error):
             raise

@@ -285,17 +285,31 @@ class Run:
         reasons = [
             f"backend {name} cannot run here: {why}" for name, why in self.unavailable.items()
         ]
-        reasons += [
-            f"backend {name} completed no check"
-            for name in self.backends
-            if name not in self.unavailable and not self.completed_checks(name)
-        ]
+        for name in self.backends:
+            if name not in self.unavailable:
+                reasons += self._missing_of(name)
         for column in self.meta.identities:
             if not any(_evidence(columns[column]) for columns in self.matrix.values()):
                 reasons.append(f"{column} was asked for and no backend gave evidence of it")
         if self.meta.settings.get("trees"):
-            reasons += unchecked_shapes(self.cases, self.checks)
+            judged = [name for name in self.backends if self.completed_checks(name)]
+            reasons += unchecked_shapes(self.cases, self.checks, judged)
         return tuple(reasons)
+
+    def _missing_of(self, backend: str) -> list[str]:
+        """Of a backend that was loaded: no check at all, or cases that it found it cannot run."""
+        checks = [check for check in self.checks if check.backend == backend]
+        cells = (cell for check in checks for cell in check.cells[:1])
+        reasons = Counter(cell.reason for cell in cells if cell.status == "unavailable")
+        why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
+        if not self.completed_checks(backend):
+            return [f"backend {backend} completed no check{why}"]
+        if not reasons:
+            return []
+        return [
+            f"backend {backend} could not run in {reasons.total()} of {len(checks)} cases{why}; "
+            "Capabilities can say which it does not take"
+        ]
 
     @property
     def exit_code(self) -> int:

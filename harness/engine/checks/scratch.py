@@ -14,10 +14,17 @@ from treeproof.engine.checks.trial import Trial
 
 
 def scratch(trial: Trial, prepared: Prepared, instance: Any, built: Built) -> Trial:
-    """A trial that starts anew, with every probe on; only the time it takes is `trial`'s."""
+    """A trial that starts anew, with every probe on; only the time it takes, and
+    what has been seen to run here, are `trial`'s."""
     every = replace(trial.options, probes=trial.options.probes | {"declared", "walk", "commit"})
     return Trial(
-        trial.backend, every, prepared, instance, dict(built.produced), seconds=trial.seconds
+        trial.backend,
+        every,
+        prepared,
+        instance,
+        dict(built.produced),
+        returned=trial.returned,
+        seconds=trial.seconds,
     )
 
 

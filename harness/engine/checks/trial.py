@@ -15,10 +15,11 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
 from treeproof.contract.kernels import Kernel
-from treeproof.contract.registry import Backend, BackendUnavailable
+from treeproof.contract.registry import Backend
 from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
+from treeproof.engine.checks.unable import unable
 from treeproof.properties.contract import mutated
 from treeproof.properties.output import Margin
 from treeproof.properties.probes.launch import Launched
@@ -32,9 +33,11 @@ class Trial:
     """Grows while the check runs; `result` is what is written down.
 
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
-    build. `called` are the stages that ran. `broken` says which stage broke its contract, if one
-    did. `quiet` is the first launch on random data. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the reference's stages that the backend
-    called inside its own. `kernels` are those that it names and that were seen.
+    build. `called` are the stages that ran, `returned` the stages and their functions that came to an
+    end. `broken` says which stage broke its contract, if one did. `quiet` is the first launch on random
+    data. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the
+    reference's stages that the backend called inside its own. `kernels` are those that it names and
+    that were seen.
     """
 
     backend: Backend
@@ -43,6 +46,7 @@ class Trial:
     instance: Any = None
     produced: dict[str, Any] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
+    returned: set[tuple[str, str]] = field(default_factory=set)
     borrowed: frozenset[str] = frozenset()
     quiet: Launched | None = None
     measured: Measured | None = None
@@ -99,23 +103,30 @@ class Trial:
             self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
 
     def call(self, stage: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a stage of the backend; whatever it raises becomes a Violation."""
+        """Run a stage of the backend; whatever it raises becomes a Violation.
+
+        But BackendUnavailable where the stage cannot run here and never has on this case.
+        """
         self.stage = stage
         if self.options.in_flight is not None:
             self.options.in_flight(stage)
         if stage in self.backend.stages:
             self.called.add(stage)
-        token = used.set(frozenset())
+        token, run = used.set(frozenset()), (stage, getattr(function, "__name__", ""))
         with self.timed("build" if stage == "build" else "backend"):
             try:
-                return function(*arguments)
-            except (Violation, BackendUnavailable):
+                result = function(*arguments)
+            except Violation:
                 raise
             except (Exception, SystemExit) as error:
-                raise raised(stage, error) from error
+                if run in self.returned or (why := unable(stage, error)) is None:
+                    raise raised(stage, error) from error
+                raise why from None
             finally:
                 self.borrowed |= used.get()
                 used.reset(token)
+        self.returned.add(run)
+        return result
 
     def borrows(self, stage: str) -> bool:
         """Whether the reference did the work of this stage; its own work is its own."""
