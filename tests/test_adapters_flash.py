@@ -7,6 +7,7 @@ real kernels compute shows on a GPU only.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ BUILDS = {
     "sglang": ("fa3", "sgl_kernel.flash_attn"),
     "fa4": ("fa4", "flash_attn.cute.interface"),
     "fa2": ("fa2", "flash_attn.flash_attn_interface"),
+    "torch": ("torch-varlen", "torch.nn.attention.varlen"),
+    "torch_2.11": ("torch-varlen", "torch.nn.attention.varlen"),
 }
 """Folder of the stand-in: the generation it is, and the module it stands in for."""
 MODULES = {
@@ -74,7 +77,18 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         for module in MODULES.values():
             importlib.reload(module)
 
+    def of_torch(file: Path) -> None:
+        spec = importlib.util.spec_from_file_location("_standin_varlen", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
+        monkeypatch.setattr(flash_library, "_source", lambda name: file)
+
     def open_build(build: str, representation: str) -> Backend:
+        if build.startswith("torch"):
+            of_torch(STANDINS / build / "varlen.py")
         monkeypatch.syspath_prepend(STANDINS / build)
         forget()
         generation, _ = BUILDS[build]
@@ -135,6 +149,9 @@ RIGHT = {
     "fa4-window": ("fa4", "swa-window", case_of(window=1, sinks=True)),
     "fa2-lists": ("fa2", "page-table", case_of()),
     "fa2-cascade": ("fa2", "cascade", case_of(page=256)),
+    "torch-lists": ("torch", "page-table", case_of(window=5)),
+    "torch-cascade": ("torch", "cascade", case_of(page=256, scale=0.3)),
+    "torch-window": ("torch_2.11", "swa-window", case_of(window=3, num_kv_heads=4)),
     "fa2-window": ("fa2", "swa-window", case_of(window=20, softcap=20.0)),
 }  # fmt: skip
 
@@ -278,6 +295,9 @@ def test_what_would_be_wrong_in_a_call_is_seen(
         ("fa4", "cascade", case_of(page=2), "page size 2"),
         ("fa2", "cascade", case_of(page=16), "page size 16"),
         ("fa2", "page-table", case_of(head_dim=64, v_head_dim=32), "head dims 64 and 32"),
+        ("torch", "page-table", case_of(softcap=20.0), "a softcap"),
+        ("torch", "cascade", case_of(page=16), "page size 16"),
+        ("torch_2.11", "page-table", case_of(), "grouped query heads"),
     ],
 )
 def test_what_a_build_does_not_do_is_unsupported_and_not_sent(
@@ -390,6 +410,7 @@ def test_an_interface_without_the_function_is_unavailable_by_name(
 
 
 def test_finding_a_build_imports_nothing_of_it(installed: Open) -> None:
-    for build, (_, module) in BUILDS.items():
-        installed(build, "cascade")
-        assert module not in sys.modules
+    for build, (generation, module) in BUILDS.items():
+        if generation != "torch-varlen":
+            installed(build, "cascade")
+            assert module not in sys.modules

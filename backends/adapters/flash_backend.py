@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable, Set
 from typing import Any
 
-from treeproof.backends.adapters import flash_library
+from treeproof.backends.adapters import flash_library, flash_names
 from treeproof.backends.adapters.flash_call import Flash
 from treeproof.backends.adapters.flash_library import Library
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.capabilities import Capabilities, Numerics
 
-GENERATIONS = tuple(flash_library.NAMES)
+GENERATIONS = tuple(flash_names.NAMES)
 
 
 def described(
@@ -25,13 +25,14 @@ def described(
     """What `register` is told; `limits` of a build are its capabilities, or why it will not do."""
     found = flash_library.find(generation)
     can = limits(found) if isinstance(found, Library) else found
-    untested = not any(name.known for name in flash_library.NAMES[generation])
+    untested = not any(name.known for name in flash_names.NAMES[generation])
     if isinstance(found, Library):
         untested = not found.name.known
     return {
         "consumes": consumes,
         "capabilities": Capabilities(devices={"cuda"}) if isinstance(can, str) else can,
-        # Weights are rounded for the second product, partial results as any output is.
+        # Weights are rounded for the second product, partial results as any output is; a softcap is
+        # taken by the hardware's tanh.
         "numerics": Numerics(p="input", tanh="approx", partial="input", merges=merges),
         "unavailable": _marked(can, untested) if isinstance(can, str) else "",
         "note": _UNTESTED if untested else "",

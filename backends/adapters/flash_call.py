@@ -6,18 +6,14 @@ another one is handed the keys themselves, gathered one list after another.
 
 from __future__ import annotations
 
-import importlib
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from treeproof.backends.adapters.flash_library import KVCACHE, VARLEN, Library
-from treeproof.contract.backend import BackendUnavailable
+from treeproof.backends.adapters.flash_launch import Launch, launch, load
+from treeproof.backends.adapters.flash_library import Library
 from treeproof.contract.shape import AttentionShape
 
 _GATHERED = 1 << 28
@@ -53,30 +49,23 @@ class Layer:
     v_cache: Tensor
     """(num_slots, Hkv, D) and (num_slots, Hkv, Dv)."""
 
+    @property
+    def caches(self) -> tuple[Tensor, Tensor]:
+        return self.k_cache, self.v_cache
+
 
 class Flash:
-    """The functions of one build, loaded."""
+    """One build, loaded."""
 
     def __init__(self, library: Library) -> None:
         """Warns of a version that was not checked. Raises BackendUnavailable where it does not load."""
         name = library.name
-        if name.known and library.version != name.known:
+        if name.known and library.version.partition("+")[0] != name.known:
             warnings.warn(
                 f"{name.distribution} {library.version} is installed; checked is {name.known}",
                 stacklevel=2,
             )
-        try:
-            module = importlib.import_module(name.module)
-        except (ImportError, OSError) as error:  # a library built for another torch, among others
-            raise BackendUnavailable(f"{name.module} does not load: {error}") from error
-        self.library = library
-        self._varlen: Callable[..., Any] = getattr(module, VARLEN)
-        self._paged: Callable[..., Any] = getattr(module, library.paged or VARLEN)
-
-    def pages(self, size: int) -> bool:
-        """Whether the build takes pages of `size` keys."""
-        sizes = self.library.page_sizes
-        return sizes is None or size in sizes
+        self._library, self._module = library, load(library)
 
     def attend(
         self,
@@ -93,78 +82,32 @@ class Flash:
         With a window, lists are of one query each, their last key being its own. Returns out
         (T, Hq, Dv) and lse (T, Hq) float32 in natural log, sinks included; 0 and -inf over no key.
         """
-        longest = int(keys.lengths.max())
-        if longest == 0:
+        if not int(keys.lengths.max()):
             lse = q.new_full(q.shape[:2], float("-inf"), dtype=torch.float32)
             return q.new_zeros(*q.shape[:2], layer.v_cache.shape[2]), lse
-        paged = self.pages(keys.page_size)
+        paged = self._library.takes_pages(keys.page_size)
         if not paged and len(keys.lengths) > 1 and _large(keys, layer.k_cache):
             return self._halves(layer, q, indptr, keys, window, sinks)
-        options = self._options(layer.shape, q, indptr, window, sinks)
         if paged:
-            result = self._launch_paged(layer, q, keys, longest, options)
+            k, v = (c.view(-1, keys.page_size, *c.shape[1:]) for c in layer.caches)
         else:
-            result = self._launch_gathered(layer, q, keys, longest, options)
-        if not isinstance(result, tuple):
-            raise BackendUnavailable(f"{self.library.name.module} returns no log-sum-exp")
-        out, lse = result[0], result[1].transpose(0, 1)  # (Hq, T) as it comes
+            k, v = (keys.gathered(cache) for cache in layer.caches)
+        given = Launch(
+            q,
+            k,
+            v,
+            indptr=indptr,
+            lengths=keys.lengths,
+            table=keys.table if paged else None,
+            scale=layer.shape.score_scale,
+            window=window,
+            softcap=layer.shape.softcap,
+            sinks=sinks,
+        )
+        out, lse = launch(self._library, self._module, given)
+        lse = lse.transpose(0, 1)
         # Over no key some builds return +inf.
         return out, torch.where(lse == float("inf"), float("-inf"), lse).contiguous()
-
-    def _options(
-        self,
-        shape: AttentionShape,
-        q: Tensor,
-        indptr: Tensor,
-        window: int | None,
-        sinks: Tensor | None,
-    ) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "cu_seqlens_q": indptr.int(),
-            "max_seqlen_q": int(indptr.diff().max()),
-            "softmax_scale": shape.score_scale,
-            "causal": False,
-        }
-        if window is not None:
-            # As wide to the left as there are keys before the query's own, which is the last.
-            options["window_size"] = (window - 1, 0)
-        if shape.softcap is not None:
-            options["softcap"] = shape.softcap
-        if sinks is not None:
-            options["learnable_sink"] = sinks
-        return options
-
-    def _launch_paged(
-        self, layer: Layer, q: Tensor, keys: Keys, longest: int, options: dict[str, Any]
-    ) -> Any:
-        caches = [
-            cache.view(-1, keys.page_size, *cache.shape[1:])
-            for cache in (layer.k_cache, layer.v_cache)
-        ]
-        lengths, table = keys.lengths.int(), keys.table.int().contiguous()
-        if self.library.generation == "fa2":
-            own = {"cu_seqlens_k": _bounds(lengths), "max_seqlen_k": longest, "block_table": table}
-        elif self.library.paged == KVCACHE:
-            # One pass over the keys of a list, as the other builds make it.
-            own = {"cache_seqlens": lengths, "page_table": table, "num_splits": 1}
-        else:
-            own = {"seqused_k": lengths, "max_seqlen_k": longest, "page_table": table}
-        asked = self.library.log_sum_exp[self.library.paged]
-        return self._paged(q, *caches, **own, **options, **({asked: True} if asked else {}))
-
-    def _launch_gathered(
-        self, layer: Layer, q: Tensor, keys: Keys, longest: int, options: dict[str, Any]
-    ) -> Any:
-        asked = self.library.log_sum_exp[VARLEN]
-        return self._varlen(
-            q,
-            keys.gathered(layer.k_cache),
-            keys.gathered(layer.v_cache),
-            cu_seqlens_k=_bounds(keys.lengths),
-            max_seqlen_k=longest,
-            **options,
-            **({asked: True} if asked else {}),
-        )
 
     def _halves(
         self,
@@ -190,8 +133,3 @@ class Flash:
 
 def _large(keys: Keys, cache: Tensor) -> bool:
     return int(keys.lengths.sum()) * cache[0].numel() > _GATHERED
-
-
-def _bounds(lengths: Tensor) -> Tensor:
-    """(n+1,) int32 sums of the lengths before each list."""
-    return pad(lengths.cumsum(0), (1, 0)).int()

@@ -1,4 +1,4 @@
-"""Backends `fa2-`, `fa3-` and `fa4-cascade`: the shared prefix once, then each row's own path.
+"""Backends `fa2-`, `fa3-`, `fa4-` and `torch-varlen-cascade`: the shared prefix once, then each row's own path.
 
 As SGLang verifies a tree: all rows of a request over the pages of its prefix, then T sequences of one
 query over the slots of a path, and the two results merged by their log-sum-exp. A build that takes no

@@ -1,4 +1,4 @@
-"""Which builds of FlashAttention are installed, and what each can do: asked, and not run.
+"""Which builds of FlashAttention are installed, torch's own too, and what each can do: asked, not run.
 
 A generation goes by several names. Parameters are read from the source of its interface, and limits
 of a build from the flags that it was built with, so that listing backends loads no kernel.
@@ -18,67 +18,26 @@ from typing import Any
 
 import torch
 
+from treeproof.backends.adapters.flash_names import KVCACHE, NAMES, TORCH_VARLEN, VARLEN, Name
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.shape import Dtype
 
-VARLEN, KVCACHE = "flash_attn_varlen_func", "flash_attn_with_kvcache"
-
-
-@dataclass(frozen=True)
-class Name:
-    """A module that a generation of FlashAttention may be found under."""
-
-    module: str
-    distribution: str
-    install: str
-    known: str = ""
-    """The version that was checked; empty: none, for want of hardware or of a wheel."""
-    flags: str = ""
-    """The module that holds the flags of the build."""
-
-
-NAMES: Mapping[str, tuple[Name, ...]] = {
-    "fa2": (
-        Name(
-            "flash_attn.flash_attn_interface",
-            "flash-attn",
-            "pip install flash-attn --no-build-isolation",
-        ),
-    ),
-    "fa3": (
-        Name(
-            "flash_attn_interface",
-            "flash-attn-3",
-            "pip install --no-build-isolation ./hopper (in a clone of flash-attention)",
-            flags="flash_attn_config",
-        ),
-        Name("sgl_kernel.flash_attn", "sglang-kernel", "pip install sglang-kernel"),
-        Name(
-            "fa3_fwd_interface",
-            "fa3-fwd",
-            "pip install fa3-fwd==0.0.3",
-            known="0.0.3",
-            flags="fa3_fwd_config",
-        ),
-    ),
-    "fa4": (
-        Name(
-            "flash_attn.cute.interface",
-            "flash-attn-4",
-            "pip install flash-attn-4==4.0.0b36",
-            known="4.0.0b36",
-        ),
-    ),
-}
-"""By generation, the fullest build first: the first one that is installed is used."""
-
-_MAJORS = {"fa2": {8, 9, 10, 11, 12}, "fa3": {9}, "fa4": {9, 10, 11}}
+_FROM_SM80 = {8, 9, 10, 11, 12}
+_MAJORS = {"fa2": _FROM_SM80, "fa3": {9}, "fa4": {9, 10, 11}, "torch-varlen": _FROM_SM80}
 """Compute capabilities, the number before the point."""
-_NEEDS = {"fa2": "sm_80 or newer", "fa3": "sm_90", "fa4": "sm_90, sm_100 or sm_110"}
+_NEEDS = {"fa3": "sm_90", "fa4": "sm_90, sm_100 or sm_110"}
+_PAGED = {
+    "fa2": (VARLEN, "block_table"),
+    "fa3": (KVCACHE, "page_table"),
+    "fa4": (VARLEN, "page_table"),
+    "torch-varlen": (TORCH_VARLEN, "block_table"),
+}
+"""The function that may take pages, and how it calls their table."""
 _FA4_PAGES = frozenset({1, 16, 128})
 """Page sizes that were found right on the checked version; its source names no limit."""
 _FA2_PAGES = frozenset(range(256, 1025, 256))
 _SM90 = (9, 0)
+_SM8X = "FLASHATTENTION_DISABLE_SM8x"
 
 
 @dataclass(frozen=True)
@@ -100,8 +59,7 @@ class Library:
         """The function that takes a page table; empty where none does."""
         if self._off("PAGEDKV"):
             return ""
-        at = {"fa2": (VARLEN, "block_table"), "fa3": (KVCACHE, "page_table")}
-        function, table = at.get(self.generation, (VARLEN, "page_table"))
+        function, table = _PAGED[self.generation]
         return function if table in self.parameters.get(function, ()) else ""
 
     @property
@@ -109,20 +67,25 @@ class Library:
         """Sizes of the pages that it takes; None: any; empty: it takes no pages."""
         if not self.paged:
             return frozenset()
-        return {"fa2": _FA2_PAGES, "fa4": _FA4_PAGES}.get(self.generation)
+        # torch carries FlashAttention 2.
+        known = {"fa2": _FA2_PAGES, "fa4": _FA4_PAGES, "torch-varlen": _FA2_PAGES}
+        return known.get(self.generation)
+
+    def takes_pages(self, size: int) -> bool:
+        return self.page_sizes is None or size in self.page_sizes
 
     @property
     def windows(self) -> bool:
-        return "window_size" in self.parameters[VARLEN] and not self._off("LOCAL")
+        return self.takes("window_size") and not self._off("LOCAL")
 
     @property
     def softcap(self) -> bool:
-        return "softcap" in self.parameters[VARLEN] and not self._off("SOFTCAP")
+        return self.takes("softcap") and not self._off("SOFTCAP")
 
     @property
     def sinks(self) -> bool:
         """Only where it is known that the log-sum-exp counts the sink."""
-        return "learnable_sink" in self.parameters[VARLEN]
+        return self.takes("learnable_sink")
 
     @property
     def dtypes(self) -> Set[Dtype]:
@@ -133,7 +96,7 @@ class Library:
         """Widths of keys with widths of values: multiples of 8, as 16-byte loads need them."""
         dims = range(8, 257, 8)
         pairs = {(k, v) for k in dims for v in dims}
-        if self.generation == "fa2":
+        if self.generation in ("fa2", "torch-varlen"):
             return {(k, v) for k, v in pairs if k == v}
         if self.generation == "fa3":
             built = [n for n in (64, 96, 128, 192, 256) if not self._off(f"HDIM{n}")]
@@ -146,15 +109,6 @@ class Library:
         narrow = {(k, v) for k, v in pairs if max(k, v) <= 128}
         return narrow | {(192, 128), (256, 256)}
 
-    @property
-    def log_sum_exp(self) -> Mapping[str, str]:
-        """By function, the parameter that asks for the log-sum-exp."""
-        asked = ("return_softmax_lse", "return_lse", "return_attn_probs")
-        return {
-            function: next((name for name in asked if name in own), "")
-            for function, own in self.parameters.items()
-        }
-
     def capabilities(self, *, windows: bool, page_sizes: Set[int] | None) -> Capabilities:
         """What it can do in a representation that says the rest."""
         return Capabilities(
@@ -163,6 +117,8 @@ class Library:
             head_dim_pairs=self.head_dim_pairs,
             page_sizes=page_sizes,
             windows=windows,
+            gqa=self.generation != "torch-varlen" or self.takes("enable_gqa"),
+            custom_scale=self.generation != "torch-varlen" or self.takes("scale"),
             softcap=self.softcap,
             sinks=self.sinks,
             lse_includes_sink=self.sinks,
@@ -170,6 +126,10 @@ class Library:
             nan_safe=False,
             tree_kv="cache",
         )
+
+    def takes(self, parameter: str) -> bool:
+        """Whether the function that takes lists has this parameter."""
+        return parameter in self.parameters[self.name.function]
 
     def _off(self, feature: str) -> bool:
         return self.flags.get(f"FLASHATTENTION_DISABLE_{feature}", False)
@@ -189,17 +149,15 @@ def find(generation: str) -> Library | str:
 
 def _asked(generation: str, name: Name, source: Path) -> Library | str:
     parameters = _parameters(source)
-    if VARLEN not in parameters:
-        return f"{name.module} has no {VARLEN}; {name.install}"
+    if name.function not in parameters:
+        return f"{name.module} has no {name.function}; {name.install}"
     major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else _SM90
     flags = _flags(name.flags)
     majors = _MAJORS[generation] | ({8} if flags and not flags.get(_SM8X, True) else set())
     if major not in majors:
-        return f"{name.module} needs {_NEEDS[generation]}; this device is sm_{major}{minor}"
+        needs = _NEEDS.get(generation, "sm_80 or newer")
+        return f"{name.module} needs {needs}; this device is sm_{major}{minor}"
     return Library(generation, name, _version(name), parameters, flags, (major, minor))
-
-
-_SM8X = "FLASHATTENTION_DISABLE_SM8x"
 
 
 def _source(module: str) -> Path | None:
@@ -215,10 +173,13 @@ def _source(module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+_FUNCTIONS = (VARLEN, KVCACHE, TORCH_VARLEN)
+
+
 def _parameters(source: Path) -> dict[str, frozenset[str]]:
     found = {}
     for node in ast.parse(source.read_text("utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name in (VARLEN, KVCACHE):
+        if isinstance(node, ast.FunctionDef) and node.name in _FUNCTIONS:
             arguments = node.args
             own = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
             found[node.name] = frozenset(argument.arg for argument in own)

@@ -1,4 +1,4 @@
-"""Backends `fa2-`, `fa3-` and `fa4-page-table`: a sequence a row, its prefix and then its path.
+"""Backends `fa2-`, `fa3-`, `fa4-` and `torch-varlen-page-table`: a sequence a row, its prefix and its path.
 
 Each verify row is a query of its own over a list of slots. A build that takes pages of one key reads
 them from the cache by that table; for another one they are gathered. A window is the end of a list,

@@ -1,4 +1,4 @@
-"""Backends `fa2-`, `fa3-` and `fa4-swa-window`: a sequence a row, the window cut by the kernel.
+"""Backends `fa2-`, `fa3-`, `fa4-` and `torch-varlen-swa-window`: a sequence a row, windows by the kernel.
 
 A list ends in the row itself, and the kernel counts its window from the end of the list: by logical
 index, whatever row or slot a key has.
