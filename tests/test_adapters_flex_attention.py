@@ -8,9 +8,11 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from treeproof.backends.adapters import flex_attention
 from treeproof.contract.capabilities import Numerics
 from treeproof.contract.case import (
     AttentionShape,
@@ -38,7 +40,7 @@ SIX = Request(
     pad_rows=2,
 )
 UNITS = units("quick", 0, examples=72)
-"""Of three cases one at least is plain: without softcap, sinks, ALiBi and quantised cache."""
+"""Of three cases one at least is plain: without quantised cache."""
 
 
 def checked(case: VerifyCase, backend: Any = None) -> Checked:
@@ -54,6 +56,7 @@ def case_of(*requests: Request, dtype: str = "float32", **fields: Any) -> Verify
     window = fields.pop("window", None)
     shape = AttentionShape(
         num_q_heads=4, num_kv_heads=2, head_dim=32, v_head_dim=32, dtype=dtype,
+        **{name: fields.pop(name) for name in ("softcap", "sinks", "alibi") if name in fields},
         **({} if window is None else {"visibility": Window(width=window)}),
     )  # fmt: skip
     return VerifyCase(
@@ -88,6 +91,75 @@ def test_flex_attention_passes_with_every_mask_and_window(
     assert result.failures == ()
     assert [(k.name, k.mode) for k in result.kernels] == [("FlexAttentionAutogradOp", "eager")]
     assert statuses(result)["visibility"] == "pass"
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {"softcap": 20.0, "sinks": True, "alibi": True},
+        pytest.param({"softcap": 3.0}, marks=pytest.mark.long),
+        pytest.param({"alibi": True}, marks=pytest.mark.long),
+        pytest.param({"sinks": True}, marks=pytest.mark.long),
+    ],
+    ids=["all-three", "softcap", "alibi", "sinks"],
+)
+def test_scores_are_capped_biased_and_weighed_against_sinks(scores: dict[str, Any]) -> None:
+    result = checked(case_of(SIX, window=9, **scores))
+
+    assert result.failures == ()
+    assert statuses(result)["output"] == "pass"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "sinks",
+        pytest.param("softcap", marks=pytest.mark.long),
+        pytest.param("alibi_slopes", marks=pytest.mark.long),
+    ],
+)
+def test_a_cap_a_bias_or_a_sink_left_out_is_seen(lost: str) -> None:
+    class Without(Wrapped):
+        def attend(self, x: Any, *tensors: Any) -> Any:
+            if lost == "softcap":
+                plain = msgspec.structs.replace(x.shape, softcap=None)
+                return self.right.attend(replace(x, shape=plain), *tensors)
+            return self.right.attend(replace(x, **{lost: None}), *tensors)
+
+    scores = {"softcap": 3.0} if lost == "softcap" else {lost.removesuffix("_slopes"): True}
+    result = checked(case_of(SIX, **scores), replace(load(REFERENCE), make=Without))
+
+    found = {f.kind for f in result.failures if f.identity == "output"}
+    assert found == {"outside-bound", "wrong-lse"}
+
+
+def test_the_compiled_backend_calls_what_torch_compile_gives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here eager; compiled it runs on CUDA."""
+    compiled = []
+    whole = torch.compile  # the eager one calls it as well, to compile nothing
+
+    def compile_nothing(function: Any, **options: Any) -> Any:
+        if function is not flex_attention.flex_attention:
+            return whole(function, **options)
+        compiled.append(options)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    flex_attention._compiled.cache_clear()
+    backend = load(REFERENCE + "-compiled")
+    able = msgspec.structs.replace(backend.capabilities, devices={"cpu"})
+    try:
+        result = checked(
+            case_of(FORK, sinks=True), replace(backend, capabilities=able, kernels=frozenset())
+        )
+    finally:
+        flex_attention._compiled.cache_clear()
+
+    assert backend.capabilities.refusal(case_of(FORK), "cpu") == "device cpu"
+    assert result.failures == ()
+    assert compiled == [{"dynamic": True}]
 
 
 def test_evicted_pages_and_negative_slots_in_the_lists_are_never_read() -> None:

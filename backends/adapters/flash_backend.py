@@ -30,6 +30,7 @@ def described(
         untested = not found.name.known
     return {
         "consumes": consumes,
+        "kernels": {flash_names.KERNELS[generation]},
         "capabilities": Capabilities(devices={"cuda"}) if isinstance(can, str) else can,
         # Weights are rounded for the second product, partial results as any output is; a softcap is
         # taken by the hardware's tanh.

@@ -66,3 +66,11 @@ NAMES: Mapping[str, tuple[Name, ...]] = {
     ),
 }
 """By generation, the fullest build first: the first one that is installed is used."""
+
+KERNELS: Mapping[str, str] = {
+    "fa2": "*flash_fwd*",
+    "fa3": "*FlashAttnFwd*",
+    "fa4": "*FlashAttentionForward*",
+    "torch-varlen": "*flash_fwd*",
+}
+"""What a launch runs on the device, as a profiler names it."""

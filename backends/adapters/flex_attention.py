@@ -1,26 +1,31 @@
-"""Backend `flex-attention`: torch's FlexAttention, with the tree as a `mask_mod`.
+"""Backends `flex-attention` and `flex-attention-compiled`: torch's FlexAttention, the tree as a `mask_mod`.
 
 One call for the whole batch: the keys are the prefix slots of all requests and then all verify
 rows, and the mask keeps requests apart. The mask is read in whichever of the three layouts it has;
-a window is cut by logical index, that of a verify row being its position.
+a window is cut by logical index, that of a verify row being its position. Softcap and ALiBi are a
+`score_mod`, and sinks one key more, whose value is 0 and whose score is the sink.
 
-Eager, on the CPU and on CUDA: scores and softmax in float32, weights rounded to the dtype of the
-inputs before the second product; the log-sum-exp comes in natural log, float32.
+Eager on the CPU and on CUDA, compiled on CUDA: scores and softmax in float32, weights rounded to the
+dtype of the inputs before the second product; the log-sum-exp comes in natural log, float32.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from treeproof.backends.adapters import tree_mask
 from treeproof.backends.adapters.tree_mask import owner, tree_cells
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.backend import BackendUnavailable
-from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.capabilities import Capabilities, Device, Numerics
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.contract.registry import register
 
@@ -32,12 +37,26 @@ except ImportError as error:
         "pip install 'torch>=2.9'"
     ) from error
 
+READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
+
+
+def _capabilities(*devices: Device) -> Capabilities:
+    return Capabilities(
+        # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
+        nan_safe=False,
+        tree_kv="operand",
+        devices=frozenset(devices),
+        softcap=True,
+        sinks=True,
+        alibi=True,
+        lse_includes_sink=True,
+    )
+
 
 @register(
     "flex-attention",
-    consumes=tree_mask.READS | {"positions", "out_cache_loc", "kv_indices"},
-    # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
-    capabilities=Capabilities(nan_safe=False, tree_kv="operand"),
+    consumes=READS,
+    capabilities=_capabilities("cpu", "cuda"),
     numerics=Numerics(p="input"),
     kernels={"FlexAttention*"},
 )
@@ -45,26 +64,61 @@ def attend(
     x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> Attended:
     """Prefix keys from the cache, the verify rows' own from `k` and `v`."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return _attend(flex_attention, x, q, k, v, k_cache, v_cache)
+
+
+@register(
+    "flex-attention-compiled",
+    consumes=READS,
+    capabilities=_capabilities("cuda"),
+    numerics=Numerics(p="input"),
+    kernels={"triton_*flex*|triton_tem*"},
+)
+def attend_compiled(
+    x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
+) -> Attended:
+    """The same by `torch.compile`, as people serve it; each class of shapes is compiled once."""
+    return _attend(_compiled(), x, q, k, v, k_cache, v_cache)
+
+
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
+    return compiled
+
+
+def _attend(
+    flex: Callable[..., Any],
+    x: VerifyInput,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+) -> Attended:
     store_kv(x, k, v, k_cache, v_cache)
     keys = _keys(x)
     visible = _visible(x, keys)
+    k_all, v_all = torch.cat([k_cache[keys.slots], k]), torch.cat([v_cache[keys.slots], v])
+    if x.sinks is not None:
+        visible = pad(visible, (0, 1), value=True)
+        k_all, v_all = (pad(t, (0, 0, 0, 0, 0, 1)) for t in (k_all, v_all))
 
     def mask_mod(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return visible[row, key]
 
-    k_all, v_all = torch.cat([k_cache[keys.slots], k]), torch.cat([v_cache[keys.slots], v])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        out, aux = flex_attention(
-            _batched(q),
-            _batched(k_all),
-            _batched(v_all),
-            block_mask=create_block_mask(mask_mod, None, None, len(q), len(k_all), device=q.device),
-            scale=x.shape.score_scale,
-            enable_gqa=True,
-            return_aux=AuxRequest(lse=True),
-        )
-    assert aux.lse is not None  # it was asked for
+    out, aux = flex(
+        _batched(q),
+        _batched(k_all),
+        _batched(v_all),
+        score_mod=_score_mod(x, keys),
+        block_mask=create_block_mask(mask_mod, None, None, len(q), len(k_all), device=q.device),
+        scale=x.shape.score_scale,
+        enable_gqa=True,
+        return_aux=AuxRequest(lse=True),
+    )
     return Attended(out=out[0].transpose(0, 1), lse=aux.lse[0].transpose(0, 1))
 
 
@@ -109,3 +163,25 @@ def _visible(x: VerifyInput, keys: _Keys) -> Tensor:
     if x.shape.window is not None:
         visible &= keys.index > x.positions[:, None] - x.shape.window
     return visible
+
+
+def _score_mod(x: VerifyInput, keys: _Keys) -> Callable[..., Tensor] | None:
+    """What becomes of a scaled score: capped, biased, and at the last key the sink instead."""
+    cap, slopes, sinks = x.shape.softcap, x.alibi_slopes, x.sinks
+    if cap is None and slopes is None and sinks is None:
+        return None
+    positions, count = x.positions, len(keys.index)
+    # Captured as a tensor, a number is no part of what is compiled.
+    limit = positions.new_tensor(cap or 1.0, dtype=torch.float32)
+    index = pad(keys.index, (0, 1))
+
+    def score_mod(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        if cap is not None:
+            score = limit * torch.tanh(score / limit)
+        if slopes is not None:
+            score = score - slopes[head] * (positions[row] - index[key])
+        if sinks is not None:
+            score = torch.where(key == count, sinks[head], score)
+        return score
+
+    return score_mod

@@ -30,6 +30,7 @@ from treeproof.contract.registry import register
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
     capabilities=Capabilities(nan_safe=False, tree_kv="operand"),
     numerics=Numerics(p="input"),
+    kernels={"aten::scaled_dot_product_attention"},
 )
 def attend(
     x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
