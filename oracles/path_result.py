@@ -1,4 +1,4 @@
-"""What the path oracle says about one request, and the inputs it accepts."""
+"""What the path oracle says, and the inputs it accepts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN_LAYER = LayerParameters()
 
 @dataclass(frozen=True)
 class PathResult:
-    """Attention of every node of one request, in node order.
+    """Attention of every node, in node order; of a batch, one request after the other.
 
     N nodes, Hq query heads, Dv the head dim of values. A logit is what `AttentionShape` says it is;
     p are the softmax weights of the visible keys, a sink having taken its part. Numbers of K and V
@@ -42,6 +42,10 @@ class PathResult:
     """(N, Hq): largest magnitude of what is added to a score, or is a logit by itself: a sink."""
     visible: Tensor
     """(N,) int64: number of visible keys, the node's own included."""
+
+    def of(self, nodes: slice) -> PathResult:
+        """The result of some of the nodes."""
+        return PathResult(**{name: field[nodes] for name, field in vars(self).items()})
 
 
 def check_inputs(

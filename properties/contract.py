@@ -94,12 +94,11 @@ def _valid_declared(declared: Any) -> dict[str, Tensor]:
     return {name: table.detach() for name, table in declared.items()}
 
 
-def require_finite(attended: Attended, scene: Scene, probe: str) -> None:
-    """Every output of a real row is a number (padding is free)."""
-    bad = ~torch.isfinite(attended.out[scene.real_index])
+def require_finite(bad: Tensor, scene: Scene, probe: str) -> None:
+    """Every output of a real row is a number (padding is free): `bad` (real rows,) says which is not."""
     if not bool(bad.any()):
         return
-    at = scene.real[int(bad.flatten(1).any(1).nonzero()[0, 0])]
+    at = scene.real[int(bad.nonzero()[0, 0])]
     b, row = scene.rows[at]
     raise Violation(
         contract_failure(
@@ -232,8 +231,13 @@ def _holds_floats(table: Tensor) -> bool:
 
 
 def mutated(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """Names of inputs whose bits changed."""
-    return [name for name, tensor in before.items() if not same_bits(tensor, after[name])]
+    """Names of inputs whose bits changed. A device is asked once for all of them."""
+    pairs = [(name, tensor, after[name]) for name, tensor in before.items()]
+    changed = [_changed(was, now) for _, was, now in pairs]
+    flags = (
+        torch.stack([flag.to(changed[0].device) for flag in changed]).tolist() if changed else []
+    )
+    return [name for (name, _, _), flag in zip(pairs, flags, strict=True) if flag]
 
 
 def same_rows(a: Tensor, b: Tensor) -> Tensor:
@@ -245,9 +249,14 @@ def same_rows(a: Tensor, b: Tensor) -> Tensor:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Bitwise equality, NaN payloads and signed zeros included."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(_octets(a), _octets(b)) if a.numel() else True
+    return not bool(_changed(a, b))
+
+
+def _changed(a: Tensor, b: Tensor) -> Tensor:
+    """() bool on the device of `a`: whether shape, dtype or any bit differs."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return torch.ones((), dtype=torch.bool, device=a.device)
+    return (_octets(a) != _octets(b)).any()
 
 
 def _octets(tensor: Tensor) -> Tensor:

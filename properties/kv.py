@@ -103,7 +103,9 @@ def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
     changed[own] = False
     if scene.case.layout.pad_slot >= 0:
         changed[scene.case.layout.pad_slot] = False
-    failures = []
+    failures: list[Failure] = []
+    if not bool((~right).any() | changed.any()):
+        return failures
     for i in (~right).nonzero().flatten().tolist()[:12]:
         b, row = scene.rows[scene.real[i]]
         slot = int(own[i])

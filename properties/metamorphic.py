@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
@@ -61,18 +62,17 @@ def judge(
     pairs: Sequence[tuple[int, int]],
     first: Attended,
     other: Attended,
-    limits: Sequence[Bound],
+    limit: Bound,
     capabilities: Capabilities,
 ) -> list[Failure]:
-    """`pairs` are (row of the first launch, row of the other) that must agree within twice `limits`."""
+    """`pairs` are (row of the first launch, row of the other) that must agree within twice `limit`."""
     rows, others = (torch.tensor(side, device=scene.device) for side in zip(*pairs, strict=True))
-    index = rows.cpu()
-    off = (first.out[rows].double() - other.out[others].double()).abs().cpu().flatten(1)
-    ratio = (off / (2 * _by_row(scene, limits, "total")[index].flatten(1))).amax(1)
+    off = (first.out[rows].double() - other.out[others].double()).abs().flatten(1)
+    ratio = (off / (2 * _by_row(scene, limit.total)[rows].flatten(1))).amax(1)
     if first.lse is not None and other.lse is not None:
         a, b = natural(first.lse[rows], capabilities), natural(other.lse[others], capabilities)
-        apart = (a - b).abs().cpu().nan_to_num(0.0)  # equal infinities: a row of padding
-        ratio = torch.maximum(ratio, (apart / (2 * _by_row(scene, limits, "lse")[index])).amax(1))
+        apart = (a - b).abs().nan_to_num(0.0)  # equal infinities: a row of padding
+        ratio = torch.maximum(ratio, (apart / (2 * _by_row(scene, limit.lse)[rows])).amax(1))
     failures = []
     for i in (ratio > 1).nonzero().flatten().tolist()[:12]:
         b_, row = scene.rows[pairs[i][0]]
@@ -87,10 +87,8 @@ def judge(
     return failures
 
 
-def _by_row(scene: Scene, limits: Sequence[Bound], name: str) -> torch.Tensor:
-    """(T, ...) float64 on the CPU: a limit by flat row; 0 on padding."""
-    tables = [getattr(limit, name).cpu() for limit in limits]
-    laid = torch.zeros(len(scene.rows), *tables[0].shape[1:], dtype=torch.float64)
-    for b, request in enumerate(scene.case.requests):
-        laid[torch.tensor(request.row_of_node) + scene.case.qo_indptr[b]] = tables[b]
+def _by_row(scene: Scene, limit: Tensor) -> Tensor:
+    """(T, ...) float64: a limit by row of the launch; 0 on padding."""
+    laid = limit.new_zeros(len(scene.rows), *limit.shape[1:])
+    laid[scene.node_rows] = limit
     return laid

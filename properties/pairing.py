@@ -11,20 +11,20 @@ from functools import lru_cache
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
 from treeproof.contract.capabilities import Numerics
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
-from treeproof.properties.expected import expected_reads, read_matrix
+from treeproof.properties.expected import expected_reads
 from treeproof.properties.naming import column_name, row_name
 from treeproof.properties.probes.chorus import listen
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.spike import Aim, can_aim, hits
-from treeproof.properties.reading import Measured, prefix_edges
+from treeproof.properties.reading import Measured, prefix_edges, singled_out
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import FOREIGN, column_of_slot, expected_counts, wrong_places
+from treeproof.properties.visibility import wrong_places
+from treeproof.properties.wanted import wanted, wanted_reads
 
 _ROWS_NAMED = 8
 """Rows whose keys are asked for one by one; a kernel that is wrong everywhere says no more."""
@@ -34,17 +34,19 @@ def judge_pairing(
     attend: AttendCall,
     scene: Scene,
     x: VerifyInput,
-    measured: Measured,
+    measured: Measured | None,
     numerics: Numerics,
     *,
     probes: Set[str],
     complete: bool,
 ) -> list[Failure]:
-    """Failures where tomography (`measured`) saw nothing wrong. `complete` asks for every key.
+    """Failures where tomography (`measured`, None: off) saw nothing wrong. `complete` asks for every key.
 
     `probes`: which of chorus and spike are switched on; a spike alone asks in a complete check only.
     """
-    known = set().union(*(wrong_places(scene.case, r) for r in measured.readings))
+    known: set[tuple[int, int, int]] = set()
+    if measured is not None and not measured.right:
+        known = known.union(*(wrong_places(scene.case, r) for r in measured.readings))
     suspects = _unheard(attend, scene, x, known, numerics) if "chorus" in probes else []
     failures: list[Failure] = []
     if "spike" in probes:
@@ -77,34 +79,17 @@ def _unheard(
 ) -> list[int]:
     """Flat rows that the chorus finds wrong where nothing is known to be."""
     right = listen(attend, scene, x, *_expected(scene), numerics)
+    unheard = (~right & ~scene.padding).nonzero().flatten().tolist()
     blamed = {(b, row) for b, row, _ in known}
-    return [flat for flat in scene.real if not right[flat] and scene.rows[flat] not in blamed]
+    return [flat for flat in unheard if scene.rows[flat] not in blamed]
 
 
 @lru_cache(maxsize=4)
 def _expected(scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
     """(n,) tagged slots: the tree's and prefix edges; (T, n) reads of them; (T,) number of reads."""
-    case, ledger = scene.case, scene.ledger
-    tagged: list[int] = []
-    for b in range(len(case.requests)):
-        tagged += ledger.row_slots(b)
-        tagged += [ledger.columns[b][c] for c in prefix_edges(case, b)]
-    tagged = list(dict.fromkeys(tagged))
-    visible = np.zeros((len(scene.rows), len(tagged)))
-    keys = np.zeros(len(scene.rows))
-    for b, request in enumerate(case.requests):
-        own = column_of_slot(ledger, b)
-        columns = [own.get(slot, FOREIGN) for slot in tagged]
-        start = case.qo_indptr[b]
-        rows = slice(start, start + request.num_nodes)
-        visible[rows] = expected_counts(case, b, columns)
-        first, closure = read_matrix(request, case.shape.window)
-        keys[rows] = request.prefix_len - first + closure.sum(1)
-    return (
-        torch.tensor(tagged, device=scene.device),
-        torch.from_numpy(visible).to(scene.device),
-        torch.from_numpy(keys).to(scene.device),
-    )
+    tagged = singled_out(scene, complete=False)
+    slots = scene.on_device(np.array(tagged))
+    return slots, wanted_reads(scene, tagged), wanted(scene).count
 
 
 def _name(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from treeproof.contract.capabilities import Numerics
 from treeproof.contract.case import VerifyCase
@@ -19,7 +22,8 @@ from treeproof.properties.probes.checksum import off_by, tolerance
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.tomography import Weights, channels, weigh
 from treeproof.properties.scene import Scene
-from treeproof.properties.visibility import FOREIGN, Reading, column_of_slot, judge
+from treeproof.properties.visibility import MARGIN, Reading, judge
+from treeproof.properties.wanted import columns_of, wanted_reads
 
 _MOST_PARTS = 64
 """Parts of the far prefix that are weighed to find what is wrong there: 11 halvings of 131,072 keys
@@ -28,20 +32,43 @@ lead to one key, and a kernel that is wrong everywhere says no more."""
 _MOST_NAMED = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
-    """What tomography determined: readings of requests, and the keys each row of the launch read."""
+    """What tomography determined of T rows and n slots read by themselves; tensors on the device.
 
-    readings: tuple[Reading, ...]
-    """One a request: tree rows and prefix edges, or every key."""
-    count: torch.Tensor
-    """(T,) float64: keys read, repeats counted; NaN where a row read no tagged key."""
-    unowned: tuple[int, ...]
-    """Flat rows that read memory no request holds."""
+    `low`, `high` (T, n) float64: smallest and largest count over the query heads. `count` (T,)
+    float64: keys read, repeats counted; NaN where a row read no tagged key. `strange` (T,) bool: the
+    row read memory that no request holds. `off`: flat rows whose far prefix keys do not add up, and
+    `far` their readings of the keys that made the difference, one a request.
+    """
+
+    scene: Scene
+    slots: tuple[int, ...]
+    low: Tensor
+    high: Tensor
+    count: Tensor
+    strange: Tensor
     off: tuple[int, ...] = ()
-    """Flat rows whose far prefix keys do not add up."""
     far: tuple[Reading, ...] = ()
-    """One a request: the far prefix keys that made the difference."""
+
+    @cached_property
+    def right(self) -> bool:
+        """Every row read what it must of these slots, and nothing that nobody holds."""
+        want = wanted_reads(self.scene, self.slots)
+        wrong = ((self.low - want).abs() > MARGIN) | ((self.high - want).abs() > MARGIN)
+        wrong = wrong.any(1) | self.strange
+        return not bool((wrong & ~self.scene.padding).any())
+
+    @cached_property
+    def readings(self) -> tuple[Reading, ...]:
+        """One a request: tree rows and prefix edges, or every key."""
+        return _readings(self.scene, self.slots, self.low, self.high)
+
+    @cached_property
+    def unowned(self) -> tuple[int, ...]:
+        """Flat rows that read memory no request holds."""
+        strange = self.strange & ~self.scene.padding
+        return tuple(strange.nonzero().flatten().tolist())
 
 
 def prefix_edges(case: VerifyCase, b: int) -> list[int]:
@@ -63,42 +90,44 @@ def measure(attend: AttendCall, scene: Scene, x: VerifyInput, *, complete: bool)
     slots = singled_out(scene, complete=complete)
     weights = weigh(attend, scene, x, [[slot] for slot in slots])
     count = _count(weights.high)
-    unowned = tuple(i for i in scene.real if float(weights.unowned[i]) > 0)
-    return Measured(_readings(scene, slots, weights, count), count, unowned)
+    low, high = _counts(weights, count)
+    return Measured(scene, slots, low, high, count, weights.unowned > 0)
 
 
-def singled_out(scene: Scene, *, complete: bool) -> list[int]:
-    """Slots that are read one by one in every case."""
-    slots = list(scene.tree_slots.tolist())
+@lru_cache(maxsize=8)
+def singled_out(scene: Scene, *, complete: bool) -> tuple[int, ...]:
+    """Slots that are read one by one in every case: the tree's, and the prefix's or its edges'."""
+    requests, ledger = scene.case.requests, scene.ledger
+    slots = [own[r.prefix_len :] for own, r in zip(ledger.slots, requests, strict=True)]
     if complete:
-        slots += [slot for slot, _, _ in scene.prefix]
+        slots.append(scene.prefix[:, 0])
     else:
-        for b in range(len(scene.case.requests)):
-            slots += [scene.ledger.columns[b][c] for c in prefix_edges(scene.case, b)]
-    return list(dict.fromkeys(slots))
+        slots += [own[prefix_edges(scene.case, b)] for b, own in enumerate(ledger.slots)]
+    return tuple(dict.fromkeys(np.concatenate(slots).tolist()))
 
 
 def screen(
     attend: AttendCall, scene: Scene, x: VerifyInput, measured: Measured, numerics: Numerics
 ) -> Measured:
     """`measured`, and what is wrong in the prefix between its edges: checksum, then tomography."""
-    known = set(singled_out(scene, complete=False))
-    far = [slot for slot, _, _ in scene.prefix if slot not in known]
+    slot = scene.prefix[:, 0]
+    far = slot[~np.isin(slot, singled_out(scene, complete=False))]
     limit = tolerance(scene.case.shape.dtype, numerics)
-    off = _off(attend, scene, x, far, limit) if far else ()
+    off = _off(attend, scene, x, far, limit) if len(far) else ()
     if not off:
         return measured
-    slots = _halved(attend, scene, x, far, limit)
+    slots = _halved(attend, scene, x, far.tolist(), limit)
     weights = weigh(attend, scene, x, [[slot] for slot in slots])
-    return replace(measured, off=off, far=_readings(scene, slots, weights, measured.count))
+    readings = _readings(scene, slots, *_counts(weights, measured.count))
+    return replace(measured, off=off, far=readings)
 
 
 def _off(
-    attend: AttendCall, scene: Scene, x: VerifyInput, slots: Sequence[int], limit: float
+    attend: AttendCall, scene: Scene, x: VerifyInput, slots: npt.ArrayLike, limit: float
 ) -> tuple[int, ...]:
     """Flat rows whose sums over these slots are off."""
     lit = torch.zeros(scene.case.layout.num_slots, dtype=torch.bool, device=scene.device)
-    lit[torch.tensor(slots, device=scene.device)] = True
+    lit[scene.on_device(np.asarray(slots))] = True
     return tuple((off_by(attend, scene, x, lit) > limit).nonzero().flatten().tolist())
 
 
@@ -124,30 +153,33 @@ def _halved(
     return found
 
 
-def _count(high: torch.Tensor) -> torch.Tensor:
+def _count(high: Tensor) -> Tensor:
     """Keys each row read: one over its smallest positive weight, for some key is read just once."""
     positive = torch.where(high > 0, high, torch.inf).amin(1)
     return 1 / torch.where(positive.isinf(), torch.nan, positive)
 
 
-def _readings(
-    scene: Scene, slots: list[int], weights: Weights, count: torch.Tensor
-) -> tuple[Reading, ...]:
+def _counts(weights: Weights, count: Tensor) -> tuple[Tensor, Tensor]:
+    """(T, n): smallest and largest count of each key over the heads; 0 where nothing was read."""
+    low, high = (weight * count[:, None] for weight in (weights.low, weights.high))
+    return low.nan_to_num(), high.nan_to_num()
+
+
+def _readings(scene: Scene, slots: Sequence[int], low: Tensor, high: Tensor) -> tuple[Reading, ...]:
     readings = []
-    low, high = (
-        np.nan_to_num((weight * count[:, None]).numpy()) for weight in (weights.low, weights.high)
-    )
+    least, most = low.cpu().numpy(), high.cpu().numpy()
+    columns = columns_of(scene, slots).tolist()
     for b, request in enumerate(scene.case.requests):
         start = scene.case.qo_indptr[b]
         rows = slice(start, start + request.num_nodes)
-        own = column_of_slot(scene.ledger, b)
-        columns = tuple(own.get(slot, FOREIGN) for slot in slots)
-        readings.append(Reading(b, columns, tuple(slots), low[rows], high[rows]))
+        readings.append(Reading(b, tuple(columns[b]), tuple(slots), least[rows], most[rows]))
     return tuple(readings)
 
 
 def judge_measured(scene: Scene, measured: Measured) -> list[Failure]:
     """Failures that tomography shows."""
+    if measured.right:
+        return []
     failures = []
     for reading in measured.readings:
         failures += judge(scene.case, scene.ledger, reading, "measured")

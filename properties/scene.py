@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +26,7 @@ TORCH_DTYPE = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scene:
     """One case on one device, as the slot ledger sees it (never as `out_cache_loc` says)."""
 
@@ -34,8 +38,9 @@ class Scene:
     def of(cls, case: VerifyCase, device: str = "cpu") -> Scene:
         return cls(case, SlotLedger.of(case), torch.device(device))
 
-    def _long(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
+    def on_device(self, values: npt.NDArray[Any]) -> Tensor:
+        """A tensor of its own on the device of the scene."""
+        return torch.tensor(values, device=self.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -61,20 +66,44 @@ class Scene:
     @cached_property
     def real(self) -> tuple[int, ...]:
         """Flat indices of the rows that hold a node."""
-        return tuple(i for i, (b, r) in enumerate(self.rows) if r < self.case.requests[b].num_nodes)
+        return tuple(np.flatnonzero(self._held_rows).tolist())
+
+    @cached_property
+    def _held_rows(self) -> npt.NDArray[np.bool_]:
+        """(T,) bool: the row holds a node."""
+        counts = [(request.num_nodes, request.pad_rows) for request in self.case.requests]
+        return np.repeat([True, False] * len(counts), np.ravel(counts))
+
+    def _by_row(self, of_nodes: Sequence[npt.ArrayLike], padding: int) -> Tensor:
+        """(T,) int64 from one list a request, in row order; padded rows get `padding`."""
+        rows = np.full(len(self._held_rows), padding, dtype=np.int64)
+        rows[self._held_rows] = np.concatenate(of_nodes)
+        return self.on_device(rows)
 
     @cached_property
     def real_index(self) -> Tensor:
         """(real rows,) int64."""
-        return self._long(list(self.real))
+        return self.on_device(np.flatnonzero(self._held_rows))
+
+    @cached_property
+    def node_rows(self) -> Tensor:
+        """(real rows,) int64: row of the launch of each node, requests one after the other."""
+        rows = [
+            np.array(request.row_of_node) + first
+            for request, first in zip(self.case.requests, self.case.qo_indptr, strict=False)
+        ]
+        return self.on_device(np.concatenate(rows))
 
     @cached_property
     def row_slot(self) -> Tensor:
         """(T,) ledger slot of each row; -1 on padding."""
-        slots = []
-        for b, request in enumerate(self.case.requests):
-            slots += [*self.ledger.row_slots(b), *[-1] * request.pad_rows]
-        return self._long(slots)
+        return self._by_row(
+            [
+                slots[request.prefix_len :]
+                for slots, request in zip(self.ledger.slots, self.case.requests, strict=True)
+            ],
+            padding=-1,
+        )
 
     @cached_property
     def padding(self) -> Tensor:
@@ -84,11 +113,13 @@ class Scene:
     @cached_property
     def true_positions(self) -> Tensor:
         """(T,) P + depth of each row by the drawn tree; 0 on padding."""
-        positions = []
-        for request in self.case.requests:
-            positions += [request.prefix_len + request.tree.depth[n] for n in request.node_of_row]
-            positions += [0] * request.pad_rows
-        return self._long(positions)
+        return self._by_row(
+            [
+                np.array(request.tree.depth)[list(request.node_of_row)] + request.prefix_len
+                for request in self.case.requests
+            ],
+            padding=0,
+        )
 
     @cached_property
     def tree_slots(self) -> Tensor:
@@ -96,31 +127,26 @@ class Scene:
         return self.row_slot[self.real_index]
 
     @cached_property
-    def prefix(self) -> tuple[tuple[int, int, int], ...]:
-        """(slot, request, column) of every prefix key that is held, aliased ones once."""
-        found, seen = [], set()
-        for b, request in enumerate(self.case.requests):
-            for column, slot in enumerate(self.ledger.columns[b][: request.prefix_len]):
-                if slot >= 0 and slot not in seen:
-                    seen.add(slot)
-                    found.append((slot, b, column))
-        return tuple(found)
+    def prefix(self) -> npt.NDArray[np.int64]:
+        """(keys, 3) slot, request and column of every prefix key that is held, aliased ones once."""
+        keys = np.stack(self.ledger.held, axis=1)
+        lengths = np.array([request.prefix_len for request in self.case.requests])
+        return keys[keys[:, 2] < lengths[keys[:, 1]]]
 
     @cached_property
     def owned(self) -> Tensor:
         """(num_slots,) bool: the slot holds a logical token."""
-        owned = torch.zeros(self.case.layout.num_slots, dtype=torch.bool, device=self.device)
-        owned[self._long(list(self.ledger.owner))] = True
-        return owned
+        owned = np.zeros(self.case.layout.num_slots, dtype=bool)
+        owned[self.ledger.held[0]] = True
+        return self.on_device(owned)
 
     @cached_property
     def unnamed(self) -> Tensor:
         """(num_slots,) bool: in a page that no table cell names, padding cells included."""
-        page = self.case.layout.page_size
-        named = {slot // page for row in self.ledger.req_to_token for slot in row if slot >= 0}
-        if self.case.layout.pad_slot >= 0:
-            named.add(self.case.layout.pad_slot // page)
-        unnamed = torch.ones(self.case.layout.num_slots, dtype=torch.bool, device=self.device)
-        for p in named:
-            unnamed[p * page : (p + 1) * page] = False
-        return unnamed & ~self.owned
+        layout, page = self.case.layout, self.case.layout.page_size
+        unnamed = np.ones((layout.num_slots // page, page), dtype=bool)
+        table = self.ledger.token_table
+        unnamed[table[table >= 0] // page] = False
+        if layout.pad_slot >= 0:
+            unnamed[layout.pad_slot // page] = False
+        return self.on_device(unnamed.ravel()) & ~self.owned

@@ -20,6 +20,9 @@ Counts = npt.NDArray[np.float64]
 FOREIGN = -1
 """Column of a slot that the reading request does not hold."""
 
+MARGIN = 0.3
+"""How far a measured count may be from its whole number."""
+
 _SLOW_PATH = 4000
 """Wrong cells that are put into words; a reading that is wrong everywhere says no more."""
 
@@ -128,8 +131,8 @@ def judge(
 
 def _wrong(reading: Reading, wanted: Counts) -> npt.NDArray[np.bool_]:
     """Counts that are not the wanted whole number."""
-    off: npt.NDArray[np.bool_] = (np.abs(reading.low - wanted) > 0.3) | (
-        np.abs(reading.high - wanted) > 0.3
+    off: npt.NDArray[np.bool_] = (np.abs(reading.low - wanted) > MARGIN) | (
+        np.abs(reading.high - wanted) > MARGIN
     )
     return off
 

@@ -1,8 +1,9 @@
 """Counter-based randomness: held to published numbers and to literals of its own."""
 
+import numpy as np
 import pytest
 
-from treeproof.contract.counter import GOLDEN_GAMMA, address_hash, mix, permutation
+from treeproof.contract.counter import GOLDEN_GAMMA, address_hash, hash_words, mix, permutation
 
 # The first outputs of SplitMix64 seeded with 0 (Vigna's reference implementation): each is the
 # finaliser of the next multiple of the golden gamma.
@@ -65,3 +66,17 @@ def test_a_permutation_holds_every_number_once(count: int) -> None:
 def test_permutations_reach_every_order() -> None:
     orders = {tuple(permutation(4, seed)) for seed in range(400)}
     assert len(orders) == 24
+
+
+def test_many_words_hash_as_each_of_them_alone() -> None:
+    words = np.array([0, 1, 2**32, 2**63, 2**64 - 1], dtype=np.uint64)
+
+    hashed = hash_words(address_hash(7, 101), words)
+
+    assert hashed.tolist() == [address_hash(7, 101, int(word)) for word in words]
+
+
+def test_a_permutation_is_the_order_of_the_hashes() -> None:
+    hashes = [address_hash(5, 101, i) for i in range(300)]
+
+    assert permutation(300, 5, 101) == sorted(range(300), key=lambda i: hashes[i])

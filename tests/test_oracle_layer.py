@@ -240,7 +240,7 @@ def random_case(seed: int) -> tuple[CandidateTree, int, AttentionShape, LayerPar
 def test_stacked_lists_equal_the_loop_that_is_the_definition(
     monkeypatch: pytest.MonkeyPatch, seed: int, chunk: int
 ) -> None:
-    monkeypatch.setattr(path, "CHUNK", chunk)
+    monkeypatch.setattr(path, "CHUNK", {"cpu": chunk})
     tree, prefix, shape, layer = random_case(seed)
     draw = torch.Generator().manual_seed(seed)
     q, kv, d, dv = shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.v_head_dim

@@ -10,7 +10,7 @@ from torch import Tensor
 from treeproof.contract.case import AttentionShape, Full, Window
 from treeproof.contract.tree import CandidateTree
 from treeproof.oracles import path
-from treeproof.oracles.path import PathResult, attend_paths
+from treeproof.oracles.path import PathResult, attend_batch, attend_paths
 from treeproof.oracles.path_naive import attend_paths_naive
 
 NAMES = ("q", "k_prefix", "v_prefix", "k_tree", "v_tree")
@@ -52,7 +52,9 @@ def random_case(seed: int) -> tuple[CandidateTree, int, AttentionShape]:
 def test_stacked_lists_equal_the_loop_that_is_the_definition(
     monkeypatch: pytest.MonkeyPatch, seed: int, chunk: int
 ) -> None:
-    monkeypatch.setattr(path, "CHUNK", chunk)  # 300: hardly two keys or two nodes at a time
+    monkeypatch.setattr(
+        path, "CHUNK", {"cpu": chunk}
+    )  # 300: hardly two keys or two nodes at a time
     tree, prefix, shape = random_case(seed)
     data = draw(len(tree), prefix, shape, seed)
     fast, slow = (f(tree, prefix, shape, *data) for f in (attend_paths, attend_paths_naive))
@@ -72,3 +74,32 @@ def test_a_tensor_that_does_not_fit_is_named(oracle: Callable[..., PathResult], 
         oracle(tree, 3, shape, **{**data, name: data[name][:1]})
     with pytest.raises(ValueError, match=rf"^{name} is torch.float64: accepted is torch.float32"):
         oracle(tree, 3, shape, **{**data, name: data[name].double()})
+
+
+@pytest.mark.parametrize("chunk", [300, 1 << 20])
+@pytest.mark.parametrize("window", [None, 1, 7, 140])
+def test_a_batch_gives_every_request_what_the_loop_gives_it_alone(
+    monkeypatch: pytest.MonkeyPatch, window: int | None, chunk: int
+) -> None:
+    monkeypatch.setattr(path, "CHUNK", {"cpu": chunk})
+    shape = AttentionShape(
+        num_q_heads=4, num_kv_heads=2, head_dim=8, v_head_dim=16, rotary=10_000.0,
+        visibility=Full() if window is None else Window(width=window),
+    )  # fmt: skip
+    drawn = [random_case(seed)[:2] for seed in (3, 5, 6, 11)]
+    trees, prefixes = (list(side) for side in zip(*drawn, strict=True))
+    prefixes[1] = 0  # a request without a prefix between others
+    data = [draw(len(t), p, shape, p + len(t)) for t, p in zip(trees, prefixes, strict=True)]
+
+    whole = attend_batch(trees, prefixes, shape, *map(list, zip(*data, strict=True)))
+
+    alone = [
+        attend_paths_naive(t, p, shape, *d) for t, p, d in zip(trees, prefixes, data, strict=True)
+    ]
+    begin = 0
+    for one in alone:
+        found, begin = whole.of(slice(begin, begin + len(one.out))), begin + len(one.out)
+        for name in PathResult.__dataclass_fields__:
+            a, b = getattr(found, name), getattr(one, name)
+            assert torch.allclose(a.double(), b.double(), rtol=1e-12, atol=1e-12), name
+    assert begin == len(whole.out)

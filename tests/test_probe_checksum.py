@@ -6,7 +6,7 @@ weights is; it keeps sums in float32 and rounds its output to bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -77,7 +77,7 @@ def kernel(scene: Scene, reads: Columns, chunk: int = 0) -> AttendCall:
 
 
 def screened(scene: Scene, reads: Columns, chunk: int = 0, merges: int = 0) -> list[Failure]:
-    nothing = Measured((), torch.tensor([float(len(row)) for row in reads]), ())
+    nothing = unread(scene, reads)
     numerics = Numerics(partial="bfloat16", merges=merges)
     done = screen(kernel(scene, reads, chunk), scene, cast(Any, None), nothing, numerics)
     return judge_screened(scene, done)
@@ -85,7 +85,7 @@ def screened(scene: Scene, reads: Columns, chunk: int = 0, merges: int = 0) -> l
 
 def distance(scene: Scene, reads: Columns, chunk: int = 0) -> float:
     lit = torch.zeros(scene.case.layout.num_slots, dtype=torch.bool)
-    lit[[slot for slot, _, _ in scene.prefix]] = True
+    lit[scene.prefix[:, 0]] = True
     return float(off_by(kernel(scene, reads, chunk), scene, cast(Any, None), lit).max())
 
 
@@ -126,6 +126,13 @@ def test_one_wrong_key_among_32768_is_found_and_named(fault: Callable[[Columns],
     assert {(f.request, f.row, f.kind) for f in failures} == {(0, row, kind)}
     assert {f.column for f in failures} == columns
     assert {f.probe for f in failures} == {"checksum"}
+
+
+def unread(scene: Scene, reads: Sequence[Any]) -> Measured:
+    """A measurement of nothing but how many keys each row reads."""
+    count = torch.tensor([float(len(row)) for row in reads], dtype=torch.float64)
+    nothing = torch.zeros(len(count), 0, dtype=torch.float64)
+    return Measured(scene, (), nothing, nothing, count, torch.zeros(len(count), dtype=torch.bool))
 
 
 def test_one_wrong_key_among_131072_moves_a_sum_by_one_and_rounding_by_a_hundredth() -> None:
@@ -188,7 +195,7 @@ def test_sums_that_are_off_without_any_key_being_so_are_still_a_failure() -> Non
         uneven = v_cache * (1 + 0.2 * ((slot * 2654435761 >> 7) % 2 * 2 - 1))
         return right_kernel(x, q, k, v, k_cache, uneven.bfloat16())
 
-    nothing = Measured((), torch.tensor([float(len(row)) for row in right(scene)]), ())
+    nothing = unread(scene, right(scene))
     done = screen(attend, scene, cast(Any, None), nothing, Numerics())
     assert {f.kind for f in judge_screened(scene, done)} == {"wrong-prefix-sum"}
 
@@ -202,5 +209,5 @@ def test_which_key_was_scored_is_not_asked_here_and_left_to_chorus_and_spike() -
         assert bool((k_cache[scene.owned] == 1).all())
         return right_kernel(x, q, k, v, k_cache.roll(1, 0), v_cache)
 
-    nothing = Measured((), torch.tensor([float(len(row)) for row in right(scene)]), ())
+    nothing = unread(scene, right(scene))
     assert screen(attend, scene, cast(Any, None), nothing, Numerics()).off == ()

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.counter import permutation
+from treeproof.contract.counter import permutation, permuted
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Slots = npt.NDArray[np.int64]
 
 _PAGES, _TABLE_ROWS = 101, 102  # address words, so that the two draws are unrelated
 
@@ -14,101 +21,135 @@ SPARE_TABLE_ROWS = 2
 """Rows of `req_to_token` that no request holds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SlotLedger:
     """Ownership of the KV cache in one case.
 
-    `columns[b][c]` is the slot of column c of request b, for the P prefix columns and then one
-    column a node, in row order; -1 where the prefix page has been evicted. `request_slots[b]` is the
-    row of request b in `req_to_token`, never b, so that one taken for the other shows.
+    `slots[b]` (P + N,) int64 holds the slot of each column of request b: the P prefix columns and
+    then one column a node, in row order; -1 where the prefix page has been evicted.
+    `request_slots[b]` is the row of request b in `req_to_token`, never b, so that one taken for the
+    other shows.
     """
 
     case: VerifyCase
-    columns: tuple[tuple[int, ...], ...]
+    slots: tuple[Slots, ...]
     request_slots: tuple[int, ...]
 
     @classmethod
     def of(cls, case: VerifyCase) -> SlotLedger:
+        import numpy as np  # here and below: to import the contract is to import nothing heavy
+
         page = case.layout.page_size
-        pages = _hand_out_pages(case)
-        columns = []
-        for b, request in enumerate(case.requests):
+        slots = []
+        for b, (request, pages) in enumerate(
+            zip(case.requests, _hand_out_pages(case), strict=True)
+        ):
             length = request.prefix_len + request.num_nodes
-            gone = case.evicted_columns(b)
-            columns.append(
-                tuple(
-                    -1 if c < gone else pages[b][c // page] * page + c % page for c in range(length)
-                )
-            )
+            own = (pages[:, None] * page + np.arange(page)).ravel()[:length]
+            own[: case.evicted_columns(b)] = -1
+            slots.append(own)
         # Each row is followed by another one round a circle of all rows, so none is its own.
         circle = permutation(len(case.requests) + SPARE_TABLE_ROWS, case.seed, _TABLE_ROWS)
         after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
-        return cls(case, tuple(columns), tuple(after[b] for b in range(len(case.requests))))
+        return cls(case, tuple(slots), tuple(after[b] for b in range(len(case.requests))))
+
+    @cached_property
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """`slots` as plain numbers, for what goes through them one by one."""
+        return tuple(tuple(own.tolist()) for own in self.slots)
+
+    @cached_property
+    def prefix_slots(self) -> Slots:
+        """(sum of P,) slot of each prefix column, one request after the other; -1 where evicted."""
+        import numpy as np
+
+        lengths = [request.prefix_len for request in self.case.requests]
+        return np.concatenate([own[:p] for own, p in zip(self.slots, lengths, strict=True)])
+
+    @cached_property
+    def held(self) -> tuple[Slots, Slots, Slots]:
+        """Slot, request and column of all that is held, a slot once.
+
+        An aliased prefix slot belongs to the first request that still holds it.
+        """
+        import numpy as np
+
+        slot = np.concatenate(self.slots)
+        lengths = [len(own) for own in self.slots]
+        request = np.repeat(np.arange(len(lengths)), lengths)
+        column = np.concatenate([np.arange(length) for length in lengths])
+        there = np.flatnonzero(slot >= 0)
+        _, first = np.unique(slot[there], return_index=True)
+        chosen = there[np.sort(first)]
+        return slot[chosen], request[chosen], column[chosen]
 
     @cached_property
     def owner(self) -> dict[int, tuple[int, int]]:
-        """Slot to (request, column); an aliased prefix slot belongs to the first that still holds it."""
-        owner: dict[int, tuple[int, int]] = {}
-        for b, columns in enumerate(self.columns):
-            for c, slot in enumerate(columns):
-                if slot >= 0:
-                    owner.setdefault(slot, (b, c))
-        return owner
+        """Slot to (request, column)."""
+        slot, request, column = (part.tolist() for part in self.held)
+        return dict(zip(slot, zip(request, column, strict=True), strict=True))
 
     @cached_property
     def unowned(self) -> tuple[int, ...]:
         """Slots that hold no logical token: free pages, page tails, the pad page, evicted pages."""
-        return tuple(s for s in range(self.case.layout.num_slots) if s not in self.owner)
+        import numpy as np
+
+        free = np.ones(self.case.layout.num_slots, dtype=bool)
+        free[self.held[0]] = False
+        return tuple(np.flatnonzero(free).tolist())
 
     def row_slots(self, request: int) -> tuple[int, ...]:
         """Slot of each real verify row of a request: columns P to P + N - 1."""
-        return self.columns[request][self.case.requests[request].prefix_len :]
+        return tuple(self.slots[request][self.case.requests[request].prefix_len :].tolist())
 
     @cached_property
     def req_to_token(self) -> tuple[tuple[int, ...], ...]:
+        """`token_table` as plain numbers."""
+        return tuple(map(tuple, self.token_table.tolist()))
+
+    @cached_property
+    def token_table(self) -> Slots:
         """The table engines hold: a row a request slot, a column a logical index.
 
         Shape (requests + 2, whole pages, at least 2 more than the longest request needs), so that
         reading past a request's end finds `page_table_pad`, as it would in an engine. Rows that no
         request holds are padding too.
         """
+        import numpy as np
+
         layout = self.case.layout
-        width = max(map(len, self.columns)) + 2 * layout.page_size
+        width = max(map(len, self.slots)) + 2 * layout.page_size
         width = -(-width // layout.page_size) * layout.page_size
-        table = [
-            [layout.page_table_pad] * width for _ in range(len(self.columns) + SPARE_TABLE_ROWS)
-        ]
-        for b, columns in enumerate(self.columns):
-            row = table[self.request_slots[b]]
-            for c, slot in enumerate(columns):
-                row[c] = layout.page_table_pad if slot < 0 else slot
-        return tuple(map(tuple, table))
+        table = np.full((len(self.slots) + SPARE_TABLE_ROWS, width), layout.page_table_pad)
+        for row, own in zip(self.request_slots, self.slots, strict=True):
+            table[row, : len(own)] = np.where(own < 0, layout.page_table_pad, own)
+        return table
 
 
-def _hand_out_pages(case: VerifyCase) -> list[list[int]]:
+def _hand_out_pages(case: VerifyCase) -> list[Slots]:
     """Page ids of each request in logical order."""
+    import numpy as np
+
     layout, page = case.layout, case.layout.page_size
-    total = layout.num_slots // page
-    first = 1 if layout.pad_slot == 0 else 0
-    free = list(range(first, total))
+    free = np.arange(1 if layout.pad_slot == 0 else 0, layout.num_slots // page)
     if layout.order == "reversed":
-        free.reverse()
+        free = free[::-1]
     elif layout.order == "shuffled":
-        order = permutation(len(free), case.seed, _PAGES)
-        free = [free[i] for i in order]
+        free = free[permuted(len(free), case.seed, _PAGES)]
     shared = layout.shared_prefix // page
     wanted = []
     for b, request in enumerate(case.requests):
         count = -(-(request.prefix_len + request.num_nodes) // page)
         wanted.append(count if b == 0 else count - shared)
-    supply = iter(free)
-    pages: list[list[int]] = [[] for _ in wanted]
     if layout.order == "interleaved":
-        for turn in range(max(wanted)):
-            for b, count in enumerate(wanted):
-                if turn < count:
-                    pages[b].append(next(supply))
+        # By turns, and in a turn by requests.
+        turn = np.concatenate([np.arange(count) for count in wanted])
+        request_of = np.repeat(np.arange(len(wanted)), wanted)
+        places = np.empty(len(turn), dtype=np.int64)
+        places[np.lexsort((request_of, turn))] = np.arange(len(turn))
     else:
-        for b, count in enumerate(wanted):
-            pages[b] = [next(supply) for _ in range(count)]
-    return [own if b == 0 else pages[0][:shared] + own for b, own in enumerate(pages)]
+        places = np.arange(sum(wanted))
+    pages = np.split(free[places], np.cumsum(wanted)[:-1])
+    return [
+        own if b == 0 else np.concatenate((pages[0][:shared], own)) for b, own in enumerate(pages)
+    ]

@@ -17,7 +17,8 @@ def garble(x: VerifyInput, consumes: Set[str], seed: int) -> VerifyInput:
 
     Garbage stays in the range that indices have, so that it misleads rather than crashes.
     """
-    generator = torch.Generator().manual_seed(seed % 2**63)
+    # Drawn where it lies: a mask of a long prefix is millions of cells.
+    generator = torch.Generator(x.seq_lens.device).manual_seed(seed % 2**63)
     changed: dict[str, Any] = {}
     for name in TENSOR_FIELDS:
         value = getattr(x, name)
@@ -28,17 +29,19 @@ def garble(x: VerifyInput, consumes: Set[str], seed: int) -> VerifyInput:
 
 
 def _garbage(like: Tensor, generator: torch.Generator) -> Tensor:
+    def drawn(low: int, high: int, shape: tuple[int, ...]) -> Tensor:
+        noise = torch.randint(low, high, shape, generator=generator, device=generator.device)
+        return noise.to(like.device)
+
     if like.dtype == torch.bool or like.dtype in (torch.uint8, torch.uint16, torch.uint32):
         size = like.numel() * like.element_size()
-        noise = torch.randint(
-            0, 2 if like.dtype == torch.bool else 256, (size,), generator=generator
-        )
-        return noise.to(torch.uint8).view(like.dtype).reshape(like.shape).to(like.device)
+        noise = drawn(0, 2 if like.dtype == torch.bool else 256, (size,))
+        return noise.to(torch.uint8).view(like.dtype).reshape(like.shape)
     if like.is_floating_point():  # parameters of the layer
-        return like * (0.25 + 2 * torch.rand(like.shape, generator=generator)).to(like)
+        factor = torch.rand(like.shape, generator=generator, device=generator.device)
+        return like * (0.25 + 2 * factor).to(like)
     low, high = (-1, 1) if like.numel() == 0 else (-1, max(1, int(like.max())) + 1)
-    noise = torch.randint(low, high, tuple(like.shape), generator=generator)
-    return noise.to(device=like.device, dtype=like.dtype)
+    return drawn(low, high, tuple(like.shape)).to(like.dtype)
 
 
 def tensors_of(x: VerifyInput) -> dict[str, Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from treeproof.contract.counter import GOLDEN_GAMMA, MIX_1, MIX_2, address_hash
@@ -21,13 +22,14 @@ _Q, _K_PREFIX, _V_PREFIX, _K_TREE, _V_TREE = range(1, 6)
 _PIECES_MEAN = 2 * (2**16 - 1)
 _PIECES_SCALE = math.sqrt(3 / (2**32 - 1))
 
-_BLOCK = 1 << 15
-"""Numbers hashed at a time: 256 KiB of int64 stay in cache, and long prefixes need no more."""
+_BLOCK = {"cpu": 1 << 15, "cuda": 1 << 24}
+"""Numbers hashed at a time: 256 KiB of int64 stay in a core's cache, and long prefixes need no more;
+a GPU wants enough of them to be worth a launch."""
 
 
 @dataclass(frozen=True)
 class LogicalData:
-    """What each logical token holds, before rotary embedding; one CPU tensor a request.
+    """What each logical token holds, before rotary embedding; one tensor a request.
 
     All in the dtype of the case. `q[b]` (N_b, Hq, D), `k_tree[b]` (N_b, Hkv, D) and `v_tree[b]`
     (N_b, Hkv, Dv) are in node order, not in row order; `k_prefix[b]` (P_b, Hkv, D) and
@@ -96,8 +98,8 @@ def normal(seed: int, *address: int | Tensor) -> Tensor:
     return (total - _PIECES_MEAN).to(torch.float64) * _PIECES_SCALE
 
 
-def logical_data(case: VerifyCase) -> LogicalData:
-    """Queries, keys and values of every logical token of a case.
+def logical_data(case: VerifyCase, device: str = "cpu") -> LogicalData:
+    """Queries, keys and values of every logical token of a case, made on `device`.
 
     Queries are multiplied by `score_spread` before they are rounded to the dtype of the case.
     Prefix keys and values belong to (request, position), or to (token, position) where the request
@@ -105,68 +107,88 @@ def logical_data(case: VerifyCase) -> LogicalData:
     """
     shape = case.shape
     kv, d, dv = shape.num_kv_heads, shape.head_dim, shape.v_head_dim
-    requests = range(len(case.requests))
+    nodes, prefix = _nodes(case, device), _prefix_columns(case, device)
+
+    def tree(what: int, heads: int, lanes: int, factor: float = 1.0) -> tuple[Tensor, ...]:
+        rows = _rows(case, what, nodes, heads, lanes, factor)
+        return _split(rows, [request.num_nodes for request in case.requests])
+
     return LogicalData(
-        q=tuple(_tree_rows(case, _Q, b, shape.num_q_heads, d, case.score_spread) for b in requests),
-        k_prefix=_prefixes(case, _K_PREFIX, kv, d),
-        v_prefix=_prefixes(case, _V_PREFIX, kv, dv),
-        k_tree=tuple(_tree_rows(case, _K_TREE, b, kv, d) for b in requests),
-        v_tree=tuple(_tree_rows(case, _V_TREE, b, kv, dv) for b in requests),
+        q=tree(_Q, shape.num_q_heads, d, case.score_spread),
+        k_prefix=_prefixes(case, _rows(case, _K_PREFIX, prefix, kv, d)),
+        v_prefix=_prefixes(case, _rows(case, _V_PREFIX, prefix, kv, dv)),
+        k_tree=tree(_K_TREE, kv, d),
+        v_tree=tree(_V_TREE, kv, dv),
     )
 
 
-def _tree_rows(
-    case: VerifyCase, what: int, request: int, heads: int, lanes: int, factor: float = 1.0
-) -> Tensor:
+_Tokens = tuple["Tensor", "Tensor"]
+"""(n,) owner and (n,) index of logical tokens: a request and one of its nodes or positions."""
+
+
+def _nodes(case: VerifyCase, device: str) -> _Tokens:
+    """All nodes of all requests."""
+    counts = [request.num_nodes for request in case.requests]
+    return _flat(range(len(counts)), [0] * len(counts), counts, device)
+
+
+def _prefix_columns(case: VerifyCase, device: str) -> _Tokens:
+    """The prefix positions of all requests, those aliased to request 0 left out."""
     import torch
 
-    nodes = torch.arange(len(case.requests[request].tree))
-    words = ((what, request, nodes[part]) for part in _blocks(len(nodes), heads * lanes))
-    return _rows(case, words, len(nodes), heads, lanes, factor)
-
-
-def _prefixes(case: VerifyCase, what: int, heads: int, lanes: int) -> tuple[Tensor, ...]:
-    import torch
-
-    found: list[Tensor] = []
-    for b, request in enumerate(case.requests):
-        length, shared = request.prefix_len, case.layout.shared_prefix if b else 0
-        first, count = torch.arange(shared, length), length - shared
-        owner: int | Tensor = b
+    shared = [0, *[case.layout.shared_prefix] * (len(case.requests) - 1)]
+    lengths = [request.prefix_len for request in case.requests]
+    owner, index = _flat(range(len(lengths)), shared, lengths, device)
+    begin = 0
+    for request, first in zip(case.requests, shared, strict=True):
         if request.prefix_tokens:
             # Negative, so that no token stands for a request.
-            owner = -1 - torch.tensor(request.prefix_tokens[shared:])
-        words = (
-            (what, owner if isinstance(owner, int) else owner[part], first[part])
-            for part in _blocks(count, heads * lanes)
-        )
-        own = _rows(case, words, count, heads, lanes, 1.0)
-        found.append(torch.cat([found[0][:shared], own]) if shared else own)
-    return tuple(found)
+            tokens = torch.tensor(request.prefix_tokens[first:], device=device)
+            owner[begin : begin + len(tokens)] = -1 - tokens
+        begin += request.prefix_len - first
+    return owner, index
 
 
-def _blocks(count: int, width: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // width)
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+def _flat(owners: Sequence[int], begin: Sequence[int], end: Sequence[int], device: str) -> _Tokens:
+    """`owners[i]` with each of range(begin[i], end[i]), one after the other."""
+    import numpy as np
+    import torch
+
+    counts = [high - low for low, high in zip(begin, end, strict=True)]
+    index = np.concatenate([np.arange(low, high) for low, high in zip(begin, end, strict=True)])
+    owner = np.repeat(np.array(owners), counts)
+    return torch.from_numpy(owner).to(device), torch.from_numpy(index).to(device)
+
+
+def _prefixes(case: VerifyCase, rows: Tensor) -> tuple[Tensor, ...]:
+    """One tensor a request, request 0's shared positions in front of those of every other."""
+    import torch
+
+    shared = case.layout.shared_prefix
+    first, *rest = _split(
+        rows, [r.prefix_len - (shared if b else 0) for b, r in enumerate(case.requests)]
+    )
+    return first, *(torch.cat([first[:shared], own]) if shared else own for own in rest)
+
+
+def _split(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    ends = list(accumulate(sizes))
+    return tuple(rows[end - size : end] for end, size in zip(ends, sizes, strict=True))
 
 
 def _rows(
-    case: VerifyCase,
-    words: Iterator[tuple[int | Tensor, ...]],
-    count: int,
-    heads: int,
-    lanes: int,
-    factor: float,
+    case: VerifyCase, what: int, tokens: _Tokens, heads: int, lanes: int, factor: float = 1.0
 ) -> Tensor:
-    """(count, heads, lanes) in the case's dtype; each item of `words` addresses a run of rows."""
+    """(n, heads, lanes) in the case's dtype: the numbers of `n` tokens."""
     import torch
 
-    head, lane = torch.arange(heads)[:, None], torch.arange(lanes)
-    out = torch.empty(count, heads, lanes, dtype=getattr(torch, case.shape.dtype))
-    done = 0
-    for address in words:
-        columns = [word[:, None, None] if not isinstance(word, int) else word for word in address]
-        block = normal(case.seed, *columns, head, lane)
-        out[done : done + len(block)] = block * factor if factor != 1.0 else block
-        done += len(block)
+    owner, index = (words[:, None, None] for words in tokens)
+    device, count = owner.device, len(owner)
+    head, lane = (torch.arange(n, device=device) for n in (heads, lanes))
+    out = torch.empty(count, heads, lanes, dtype=getattr(torch, case.shape.dtype), device=device)
+    step = max(1, _BLOCK[device.type] // (heads * lanes))
+    for begin in range(0, count, step):
+        part = slice(begin, begin + step)
+        block = normal(case.seed, what, owner[part], index[part], head[:, None], lane)
+        out[part] = block * factor if factor != 1.0 else block
     return out

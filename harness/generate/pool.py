@@ -45,7 +45,7 @@ def candidates(case: VerifyCase, ledger: SlotLedger, device: str = "cpu") -> Can
         num_nodes=torch.tensor([r.num_nodes for r in case.requests], device=device),
         seq_lens=torch.tensor([r.prefix_len for r in case.requests], device=device),
         request_slots=torch.tensor(ledger.request_slots, device=device),
-        req_to_token=torch.tensor(ledger.req_to_token, device=device),
+        req_to_token=torch.from_numpy(ledger.token_table).to(device),
         topk=topk,
         spec_steps=steps,
         shape=case.shape,

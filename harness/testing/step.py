@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 
 from treeproof.contract.capabilities import Capabilities, Numerics
@@ -251,7 +252,8 @@ def _scene(
     )
     ledger = SlotLedger.of(case)
     if slots is not None:
-        ledger = SlotLedger(case, slots, tuple(range(len(requests))))
+        named = tuple(np.array(own, dtype=np.int64) for own in slots)
+        ledger = SlotLedger(case, named, tuple(range(len(requests))))
     return Scene(case, ledger, torch.device("cpu"))
 
 
@@ -264,13 +266,14 @@ def _judge_output(
     )
     try:
         attended = contract.valid_attended(given, scene)
-        contract.require_finite(attended, scene, "your")
+        bad = ~torch.isfinite(attended.out[scene.real_index]).flatten(1).all(1)
+        contract.require_finite(bad, scene, "your")
     except Violation as violation:
         findings.add([violation.failure])
         return
     usual = Capabilities()
-    limits = output.bounds(scene, truth, numerics, usual)
-    failures, _ = output.judge(scene, truth, limits, attended.out, attended.lse, usual)
+    limit = output.bounds(scene, truth, numerics, usual)
+    failures, _ = output.judge(scene, truth, limit, attended.out, attended.lse, usual)
     findings.add(failures)
 
 

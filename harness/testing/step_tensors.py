@@ -56,8 +56,8 @@ class StepTensors:
         )
         return cls(q, k, v, k_prefix, v_prefix)
 
-    def truth(self, scene: Scene) -> tuple[PathResult, ...]:
-        """The oracle's result for each request, in node order."""
+    def truth(self, scene: Scene) -> PathResult:
+        """The oracle's result for the nodes of all requests, one request after the other."""
         found = []
         for b, request in enumerate(scene.case.requests):
             rows = scene.case.qo_indptr[b] + torch.tensor(request.row_of_node)
@@ -67,7 +67,8 @@ class StepTensors:
                 found.append(attend_paths(request.tree, request.prefix_len, shape, *tensors))
             except ValueError as error:
                 raise ValueError(f"request {b}: {error}") from None
-        return tuple(found)
+        columns = zip(*(vars(one).values() for one in found), strict=True)
+        return PathResult(*map(torch.cat, columns))
 
 
 def cpu_tensor(name: str, value: Any) -> Tensor:

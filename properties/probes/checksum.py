@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,9 +22,9 @@ from treeproof.contract.capabilities import UNIT_ROUNDOFF, Numerics
 from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
 from treeproof.properties.bound import partial_rounding
-from treeproof.properties.expected import read_matrix
-from treeproof.properties.probes.launch import AttendCall, Contents, launch, zeros
+from treeproof.properties.probes.launch import AttendCall, Contents, launches, zeros
 from treeproof.properties.scene import Scene
+from treeproof.properties.wanted import wanted
 
 _SUMS = 64
 """Independent sums a row, at least: a wrong set without pairs leaves all alone once in 2**64."""
@@ -56,19 +57,25 @@ def off_by(attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor) -> Ten
         len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
     k = zeros(scene, shape.head_dim) + 1
-    count = _counts(scene)
+    count = wanted(scene).count
     worst = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
-    for offset, drawing in _launches(scene):
-        code = _code(scene, offset, drawing) * lit[:, None, None]
+    codes = [
+        _code(scene, offset, drawing) * lit[:, None, None] for offset, drawing in _drawings(scene)
+    ]
+
+    def coded(code: Tensor) -> Contents:
         v = code.to(scene.dtype) * amplitude
-        done = launch(attend, scene, x, Contents(q, k, v, k[0], 0 * v[0]), "checksum")
+        return Contents(q, k, v, k[0], 0 * v[0])
+
+    done_all = launches(attend, scene, x, map(coded, codes), "checksum")
+    for code, done in zip(codes, done_all, strict=True):
         sums = done.attended.out.double() / amplitude * count[:, None, None]
         off = (sums - _sums(scene, code)[:, group]).abs().flatten(1).amax(1)
         worst = torch.maximum(worst, off)
     return torch.where(scene.padding, 0.0, worst)
 
 
-def _launches(scene: Scene) -> list[tuple[int, int]]:
+def _drawings(scene: Scene) -> list[tuple[int, int]]:
     """(offset of the pairs, drawing) of each launch."""
     shape = scene.case.shape
     drawings = -(-_SUMS // (shape.num_kv_heads * shape.v_head_dim))
@@ -81,44 +88,27 @@ def _code(scene: Scene, offset: int, drawing: int) -> Tensor:
     shape = scene.case.shape
     width = shape.num_kv_heads * shape.v_head_dim
     # An aliased key is paired as in the request that owns it; sums are added up from the codes.
-    slot, request, column = torch.tensor(scene.prefix).reshape(-1, 3).unbind(1)
+    slot, request, column = scene.on_device(scene.prefix).unbind(1)
     pair, second = (column + offset) // 2, (column + offset) % 2
-    words = torch.arange(-(-width // 64))
+    words = torch.arange(-(-width // 64), device=scene.device)
     bits = hash_tensor(
         scene.case.seed, _WORD, offset, drawing, request[:, None], pair[:, None], words
     )
-    lane = torch.arange(width)
+    lane = torch.arange(width, device=scene.device)
     sign = 1 - 2 * ((bits[:, lane // 64] >> (lane % 64)) & 1).to(torch.int8)
-    code = torch.zeros(scene.case.layout.num_slots, width, dtype=torch.int8)
+    code = torch.zeros(scene.case.layout.num_slots, width, dtype=torch.int8, device=scene.device)
     code[slot] = sign * (1 - 2 * second[:, None]).to(torch.int8)
-    return code.reshape(-1, shape.num_kv_heads, shape.v_head_dim).to(scene.device)
-
-
-def _counts(scene: Scene) -> Tensor:
-    """(T,) float64: keys that each row must read; 0 on padding."""
-    counts = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
-    for b, request in enumerate(scene.case.requests):
-        first, rows = read_matrix(request, scene.case.shape.window)
-        start = scene.case.qo_indptr[b]
-        counts[start : start + request.num_nodes] = torch.from_numpy(
-            request.prefix_len - first + rows.sum(1)
-        ).to(counts)
-    return counts
+    return code.reshape(-1, shape.num_kv_heads, shape.v_head_dim)
 
 
 def _sums(scene: Scene, code: Tensor) -> Tensor:
     """(T, Hkv, Dv) float64: sum of the codes that each row must read."""
-    sums = torch.zeros(len(scene.rows), *code.shape[1:], dtype=torch.float64, device=scene.device)
-    for b, request in enumerate(scene.case.requests):
-        first, _ = read_matrix(request, scene.case.shape.window)
-        columns = torch.tensor(
-            scene.ledger.columns[b][: request.prefix_len], dtype=torch.int64, device=scene.device
-        )
-        end, total = request.prefix_len, torch.zeros_like(sums[0])
-        for begin in sorted(set(first.tolist()), reverse=True):
-            held = columns[begin:end]
-            total = total + code[held[held >= 0]].sum(0, dtype=torch.int32)
-            end = begin
-            rows = torch.from_numpy((first == begin).nonzero()[0]).to(scene.device)
-            sums[scene.case.qo_indptr[b] + rows] = total
-    return sums
+    want = wanted(scene)
+    # Differences of running sums over all prefixes: from where a row's window begins to the end.
+    columns = scene.on_device(scene.ledger.prefix_slots)
+    held = torch.where((columns >= 0)[:, None, None], code[columns.clamp(min=0)], 0)
+    total = torch.nn.functional.pad(held.cumsum(0, dtype=torch.int32), (0, 0, 0, 0, 1, 0))
+    lengths = [request.prefix_len for request in scene.case.requests]
+    begin = scene.on_device(np.cumsum([0, *lengths]))
+    first = begin[want.request] + want.first
+    return (total[begin[want.request + 1]] - total[first]).double()

@@ -19,7 +19,7 @@ from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
 from treeproof.properties.bound import partial_rounding
 from treeproof.properties.probes.codes import sign_codes
-from treeproof.properties.probes.launch import AttendCall, Contents, launch
+from treeproof.properties.probes.launch import AttendCall, Contents, launches
 from treeproof.properties.scene import Scene
 
 _GAP = 40.0
@@ -48,8 +48,8 @@ def listen(
     visible: Tensor,
     keys: Tensor,
     numerics: Numerics,
-) -> list[bool]:
-    """Ask every group of every drawing; True for each row of the launch whose means were all right.
+) -> Tensor:
+    """Ask every group of every drawing; (T,) bool: the means of the row were all right.
 
     `tagged` (n,) int64: slots with a key to be asked about. `visible` (T, n) float64: 1 where the
     row must read that slot. `keys` (T,) float64: all keys the row must read, tagged or not.
@@ -69,33 +69,38 @@ def listen(
     others = _weight_of_others(size * lanes * shape.score_scale, shape.softcap)
     off = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
     kv_head = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
-    for drawing in range(_DRAWINGS):
-        member = group_of_slots(scene, groups, drawing)  # (num_slots, Hkv)
-        k = _keys(member, groups, shape.head_dim)
-        k = torch.where(speaks[:, None, None], k, 0.0)
-        for first in range(0, groups, shape.num_q_heads):
-            asked = (first + torch.arange(shape.num_q_heads, device=scene.device)) % groups
-            q = _keys(asked, groups, shape.head_dim) * size
-            contents = Contents(
-                q.expand(len(scene.rows), -1, -1).to(scene.dtype).contiguous(),
-                k.to(scene.dtype),
-                v.to(scene.dtype),
-                k[0].to(scene.dtype),
-                -v[0].to(scene.dtype),
-            )
-            done = launch(attend, scene, x, contents, "chorus")
-            wanted = _means(member[tagged], asked, kv_head, code, visible, keys, others)
-            difference = (done.attended.out.double() - wanted).abs().flatten(1).amax(1)
-            off = torch.maximum(off, difference)
-    return (off <= tolerance(shape.dtype, numerics)).tolist()
+    head = torch.arange(shape.num_q_heads, device=scene.device)
+    questions = [
+        (group_of_slots(scene, groups, drawing), (first + head) % groups)
+        for drawing in range(_DRAWINGS)
+        for first in range(0, groups, shape.num_q_heads)
+    ]
+
+    def asking(question: tuple[Tensor, Tensor]) -> Contents:
+        member, asked = question  # (num_slots, Hkv), (Hq,)
+        k = torch.where(speaks[:, None, None], _keys(member, groups, shape.head_dim), 0.0)
+        q = _keys(asked, groups, shape.head_dim) * size
+        return Contents(
+            q.expand(len(scene.rows), -1, -1).to(scene.dtype).contiguous(),
+            k.to(scene.dtype),
+            v.to(scene.dtype),
+            k[0].to(scene.dtype),
+            -v[0].to(scene.dtype),
+        )
+
+    done_all = launches(attend, scene, x, map(asking, questions), "chorus")
+    for (member, asked), done in zip(questions, done_all, strict=True):
+        right = _means(member[tagged], asked, kv_head, code, visible, keys, others)
+        difference = (done.attended.out.double() - right).abs().flatten(1).amax(1)
+        off = torch.maximum(off, difference)
+    return off <= tolerance(shape.dtype, numerics)
 
 
 def group_of_slots(scene: Scene, groups: int, drawing: int) -> Tensor:
     """(num_slots, Hkv) group of each slot."""
-    slots = torch.arange(scene.case.layout.num_slots)[:, None]
-    heads = torch.arange(scene.case.shape.num_kv_heads)
-    drawn = hash_tensor(scene.case.seed, _WORD, drawing, slots, heads)
-    return (drawn % groups).to(scene.device)
+    slots = torch.arange(scene.case.layout.num_slots, device=scene.device)[:, None]
+    heads = torch.arange(scene.case.shape.num_kv_heads, device=scene.device)
+    return hash_tensor(scene.case.seed, _WORD, drawing, slots, heads) % groups
 
 
 def _keys(group: Tensor, groups: int, head_dim: int) -> Tensor:

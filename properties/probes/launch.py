@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,23 @@ def launch(
     attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents, probe: str
 ) -> Launched:
     """Fill fresh caches, call attend once, check shapes and that real rows are finite."""
+    (done,) = launches(attend, scene, x, (contents,), probe)
+    return done
+
+
+def launches(
+    attend: AttendCall, scene: Scene, x: VerifyInput, each: Iterable[Contents], probe: str
+) -> Iterator[Launched]:
+    """One launch of each contents. The device is asked whether all was finite once, after the last."""
+    bad = torch.zeros(len(scene.real), dtype=torch.bool, device=scene.device)
+    for contents in each:
+        done = _launch(attend, scene, x, contents)
+        bad |= ~torch.isfinite(done.attended.out[scene.real_index]).flatten(1).all(1)
+        yield done
+    require_finite(bad, scene, probe)
+
+
+def _launch(attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents) -> Launched:
     layer = scene.layer
     if not contents.own_layer:
         layer = neutral(layer)
@@ -75,7 +92,6 @@ def launch(
     k_cache, v_cache = k_before.clone(), v_before.clone()
     q, k, v = contents.q.clone(), k_given.clone(), v_given.clone()
     attended = valid_attended(attend(x, q, k, v, k_cache, v_cache), scene)
-    require_finite(attended, scene, probe)
     # A kernel may write every launch into one buffer of its own (a captured graph does).
     lse = None if attended.lse is None else attended.lse.clone()
     attended = replace(attended, out=attended.out.clone(), lse=lse)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,29 +45,20 @@ def contents(scene: Scene, x: VerifyInput, data: LogicalData, fill: Fill) -> Con
     q = torch.zeros(
         len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
-    turn = None if shape.rotary is None else frequencies(shape.rotary, shape.head_dim, scene.device)
-    for b, request in enumerate(case.requests):
-        nodes = torch.tensor(request.node_of_row, device=scene.device)
-        start = case.qo_indptr[b]
-        rows = slice(start, start + request.num_nodes)
-        q_b = data.q[b].to(scene.device)[nodes]
-        k_b = data.k_tree[b].to(scene.device)[nodes]
-        if turn is not None:
-            q_b = rotate(q_b, x.positions[rows], turn)
-            k_b = rotate(k_b, x.positions[rows], turn)
-        q[rows] = q_b
-        own = torch.tensor(scene.ledger.row_slots(b), device=scene.device)
-        k[own], v[own] = k_b, data.v_tree[b].to(scene.device)[nodes]
-        columns = torch.tensor(
-            scene.ledger.columns[b][: request.prefix_len], dtype=torch.int64, device=scene.device
-        )
-        held = columns >= 0
-        k_prefix = data.k_prefix[b].to(scene.device)
-        if turn is not None:
-            index = torch.arange(request.prefix_len, device=scene.device)
-            k_prefix = rotate(k_prefix, index, turn)
-        k[columns[held]] = k_prefix[held]
-        v[columns[held]] = data.v_prefix[b].to(scene.device)[held]
+    rows, homes = scene.node_rows, scene.row_slot[scene.node_rows]
+    columns = scene.on_device(scene.ledger.prefix_slots)
+    held = columns >= 0
+    asked, own = torch.cat(data.q), torch.cat(data.k_tree)
+    far = torch.cat(data.k_prefix)[held]
+    if shape.rotary is not None:
+        turn = frequencies(shape.rotary, shape.head_dim, scene.device)
+        index = [np.arange(request.prefix_len) for request in case.requests]
+        asked, own = (rotate(t, x.positions[rows], turn) for t in (asked, own))
+        far = rotate(far, scene.on_device(np.concatenate(index))[held], turn)
+    q[rows] = asked
+    k[homes], v[homes] = own, torch.cat(data.v_tree)
+    # A slot that requests share holds the same numbers for all of them.
+    k[columns[held]], v[columns[held]] = far, torch.cat(data.v_prefix)[held]
     stale = 0.5 * fill.scale
     stale_k, stale_v = torch.full_like(k[0], stale), torch.full_like(v[0], -stale)
     return Contents(q, k, v, stale_k, stale_v, own_layer=True)
@@ -76,9 +68,9 @@ def _poison(scene: Scene, width: int, word: int, fill: Fill) -> Tensor:
     """(num_slots, Hkv, width): poison everywhere; what is held is laid over it."""
     free = zeros(scene, width)
     heads = free.shape[1]
-    lanes = torch.arange(heads * width, dtype=torch.int64)
+    lanes = torch.arange(heads * width, device=scene.device)
     pattern = normal(scene.case.seed, word, lanes).reshape(heads, width) * fill.scale
-    free += pattern.to(device=scene.device, dtype=scene.dtype)
+    free += pattern.to(scene.dtype)
     if fill.nan:
         free[scene.unnamed] = torch.nan
     return free

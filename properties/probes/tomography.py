@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
-from treeproof.properties.probes.launch import AttendCall, Contents, launch, zeros
+from treeproof.properties.probes.launch import AttendCall, Contents, launches, zeros
 from treeproof.properties.scene import Scene
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Raw evidence of one or more launches: per row, the weight of each tag, float64.
+    """Raw evidence of one or more launches: per row, the weight of each tag, float64, on the device.
 
     `low`, `high` (T, tags): smallest and largest over the query heads. `unowned` (T,): largest
     over heads and launches.
@@ -55,9 +55,9 @@ def weigh(
     k = zeros(scene, shape.head_dim) + 1
     stale_v = zeros(scene, shape.v_head_dim)[0]
     stale_v[:, unowned_channel] = amplitude
-    low, high, unowned = [], [], []
-    for start in range(0, max(1, len(tags)), per_launch):
-        group = tags[start : start + per_launch]
+    groups = [tags[start : start + per_launch] for start in range(0, max(1, len(tags)), per_launch)]
+
+    def tagged(group: Sequence[Sequence[int]]) -> Contents:
         channel = torch.where(scene.owned, other_channel, unowned_channel)
         slots = [slot for tag in group for slot in tag]
         chosen = [c for c, tag in enumerate(group) for _ in tag]
@@ -66,12 +66,14 @@ def weigh(
         )
         v = zeros(scene, shape.v_head_dim)
         v.scatter_(2, channel[:, None, None].expand(-1, shape.num_kv_heads, 1), amplitude)
-        done = launch(attend, scene, x, Contents(q, k, v, k[0], stale_v), "tomography")
+        return Contents(q, k, v, k[0], stale_v)
+
+    low, high, unowned = [], [], []
+    done_all = launches(attend, scene, x, map(tagged, groups), "tomography")
+    for group, done in zip(groups, done_all, strict=True):
         weight = done.attended.out.double() / amplitude
         least, most = weight.amin(1), weight.amax(1)
         low.append(least[:, : len(group)])
         high.append(most[:, : len(group)])
         unowned.append(most[:, unowned_channel])
-    return Weights(
-        torch.cat(low, 1).cpu(), torch.cat(high, 1).cpu(), torch.stack(unowned).amax(0).cpu()
-    )
+    return Weights(torch.cat(low, 1), torch.cat(high, 1), torch.stack(unowned).amax(0))

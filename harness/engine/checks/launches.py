@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
@@ -17,7 +16,7 @@ from treeproof.properties.declared import tree_block
 from treeproof.properties.pairing import judge_pairing
 from treeproof.properties.probes.clock import read_clock
 from treeproof.properties.probes.launch import AttendCall
-from treeproof.properties.reading import judge_measured, judge_screened, measure, screen
+from treeproof.properties.reading import Measured, judge_measured, judge_screened, measure, screen
 from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation
 
@@ -48,19 +47,20 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
     failures: list[Failure] = []
     if trial.runs("tomography"):
         failures += judge_measured(trial.scene, measured)
-        parents = tuple(recover_parents(tree_block(r, trial.scene)) for r in measured.readings)
-        trial.recover("visibility", "measured", "parents", parents)
-    else:
-        measured = replace(measured, readings=())
+        trial.recover("visibility", "measured", "parents", lambda: _parents(measured))
     if trial.runs("checksum") and not complete:
         screened = screen(attend, trial.scene, seen, measured, numerics)
         failures += judge_screened(trial.scene, screened)
     if trial.runs("chorus", "spike"):
         failures += judge_pairing(
-            attend, trial.scene, seen, measured, numerics,
+            attend, trial.scene, seen, measured if trial.runs("tomography") else None, numerics,
             probes=trial.options.probes, complete=complete,
         )  # fmt: skip
     trial.judged("visibility", "measured", "attend", failures)
+
+
+def _parents(measured: Measured) -> tuple[tuple[int | None, ...], ...]:
+    return tuple(recover_parents(tree_block(r, measured.scene)) for r in measured.readings)
 
 
 def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:

@@ -88,9 +88,7 @@ def _judge(
     built = build(trial, instance, scene, made)
     data = related.data(trial.prepared.data)
     if relation.ways is one_path:
-        prepared = replace(
-            trial.prepared, scene=scene, candidates=made, data=data, truth=(), rounds=()
-        )
+        prepared = replace(trial.prepared, scene=scene, candidates=made, data=data, rounds=())
         first = replace(trial.prepared, rounds=())
         known = known_keys(trial, first, original)
         _declared(trial, relation, scratch(trial, prepared, instance, built), built, known)
@@ -99,9 +97,9 @@ def _judge(
     with unwritten_shows():
         done = launch(attend_call(trial, instance, built.x), scene, seen, laid, "metamorphic")
     able = trial.backend.capabilities
-    limits = output.bounds(trial.scene, trial.prepared.truth, trial.backend.numerics, able)
+    limit = output.bounds(trial.scene, trial.prepared.truth, trial.backend.numerics, able)
     pairs = related.rows(trial.case)
-    return judge(trial.scene, relation, pairs, quiet.attended, done.attended, limits, able)
+    return judge(trial.scene, relation, pairs, quiet.attended, done.attended, limit, able)
 
 
 def _declared(

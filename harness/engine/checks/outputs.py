@@ -63,8 +63,8 @@ def _judge_bound(trial: Trial, quiet: Launched) -> None:
 
 def against_oracle(trial: Trial, done: Launched) -> tuple[list[Failure], output.Margin]:
     truth, able = trial.prepared.truth, trial.backend.capabilities
-    limits = output.bounds(trial.scene, truth, trial.backend.numerics, able)
-    return output.judge(trial.scene, truth, limits, done.attended.out, done.attended.lse, able)
+    limit = output.bounds(trial.scene, truth, trial.backend.numerics, able)
+    return output.judge(trial.scene, truth, limit, done.attended.out, done.attended.lse, able)
 
 
 def _judge_poison(

@@ -12,9 +12,8 @@ import torch
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import Accepted, Candidates
 from treeproof.generate.data import LogicalData, logical_data
-from treeproof.generate.layer import layer_parameters
 from treeproof.generate.pool import candidates
-from treeproof.oracles.path import PathResult, attend_paths
+from treeproof.oracles.path import PathResult, attend_batch
 from treeproof.properties.kv import Move, moves
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction, predictions
@@ -22,7 +21,7 @@ from treeproof.properties.traversal import Prediction, predictions
 
 @dataclass(frozen=True)
 class Prepared:
-    """One case on one device. `truth` has a result a request; `seconds` is the oracle's time.
+    """One case on one device. `truth` holds all nodes, one request after the other; `seconds` is the oracle's time.
 
     `moves` and `accepted` have an entry a round: what its commit must do, and the right result of its
     accept, so that a commit is judged by itself.
@@ -31,7 +30,7 @@ class Prepared:
     scene: Scene
     candidates: Candidates
     data: LogicalData
-    truth: tuple[PathResult, ...]
+    truth: PathResult
     rounds: tuple[Prediction, ...]
     moves: tuple[Move, ...]
     accepted: tuple[Accepted, ...]
@@ -45,24 +44,22 @@ def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
     `leaves`: at most so many are accepted and committed; None: all of them.
     """
     scene = Scene.of(case, device)
-    data = logical_data(case)
+    data = logical_data(case, device)
     made = candidates(case, scene.ledger, device)
-    layer = layer_parameters(case)  # where the data are
     start = time.perf_counter()
-    truth = tuple(
-        attend_paths(
-            request.tree,
-            request.prefix_len,
-            case.shape,
-            data.q[b],
-            data.k_prefix[b],
-            data.v_prefix[b],
-            data.k_tree[b],
-            data.v_tree[b],
-            layer,
-        )
-        for b, request in enumerate(case.requests)
+    truth = attend_batch(
+        [request.tree for request in case.requests],
+        [request.prefix_len for request in case.requests],
+        case.shape,
+        data.q,
+        data.k_prefix,
+        data.v_prefix,
+        data.k_tree,
+        data.v_tree,
+        scene.layer,
     )
+    if scene.device.type == "cuda":
+        torch.cuda.synchronize(scene.device)
     seconds = time.perf_counter() - start
     rounds = tuple(predictions(case, leaves))
     accepted = tuple(_accepted(scene, prediction, made.spec_steps + 1) for prediction in rounds)

@@ -57,7 +57,7 @@ class Trial:
     probe: str = ""
     cells: list[Cell] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    recovered: list[Recovered] = field(default_factory=list)
+    recovered: list[Callable[[], Recovered]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -172,9 +172,13 @@ class Trial:
             self.note(failure)
 
     def recover(self, identity: Identity, evidence: Evidence, what: Any, values: Any) -> None:
-        self.recovered.append(
-            Recovered(identity=identity, evidence=evidence, what=what, values=values)
-        )
+        """Note what evidence determined; `values` may be a function, called where something failed."""
+
+        def made() -> Recovered:
+            found = values() if callable(values) else values
+            return Recovered(identity=identity, evidence=evidence, what=what, values=found)
+
+        self.recovered.append(made)
 
     def result(self) -> Checked:
         seconds = dict(self.seconds)
@@ -186,7 +190,7 @@ class Trial:
             backend=self.backend.name,
             cells=tuple(self.cells),
             failures=kept,
-            recovered=tuple(self.recovered) if kept else (),
+            recovered=tuple(made() for made in self.recovered) if kept else (),
             margin=None if self.margin is None else self.margin.total,
             margin_rest=None if self.margin is None else self.margin.rest,
             seconds=seconds,
