@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from treeproof.contract.failure import Failure
@@ -36,29 +38,27 @@ def judge_batch(scene: Scene, given: Candidates, built: Mapping[str, Any]) -> li
     if "req_to_token" in built or "request_slots" in built:
         failures += _judge_slots(
             scene,
-            built.get("req_to_token", given.req_to_token).tolist(),
+            built.get("req_to_token", given.req_to_token).cpu().numpy(),
             built.get("request_slots", given.request_slots).tolist(),
         )
     return failures
 
 
-def _judge_slots(scene: Scene, table: Any, table_rows: Any) -> list[Failure]:
+def _judge_slots(scene: Scene, table: npt.NDArray[Any], table_rows: Any) -> list[Failure]:
     """Row `request_slots[b]` of the table against the ledger; evicted columns are free."""
     failures = []
-    for b, columns in enumerate(scene.ledger.columns):
-        found = table[table_rows[b]] if 0 <= table_rows[b] < len(table) else []
-        wrong = [
-            (c, slot)
-            for c, slot in enumerate(columns)
-            if slot >= 0 and (c >= len(found) or found[c] != slot)
-        ]
-        for c, slot in wrong[:_MOST]:
+    for b, own in enumerate(scene.ledger.slots):
+        found = table[table_rows[b]] if 0 <= table_rows[b] < len(table) else table.ravel()[:0]
+        there = min(len(found), len(own))
+        wrong = own >= 0
+        wrong[:there] &= found[:there] != own[:there]
+        for c in np.flatnonzero(wrong)[:_MOST].tolist():
             names = f"slot {found[c]}" if c < len(found) else "no slot"
             failures.append(
                 contract_failure(
                     "wrong-batch", "build",
                     f"build returned req_to_token and request_slots that name {names} for column {c} "
-                    f"of request {b}, expected slot {slot} as in the candidates",
+                    f"of request {b}, expected slot {own[c]} as in the candidates",
                 )
             )  # fmt: skip
     return failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from treeproof.contract.failure import Evidence, Failure
@@ -144,23 +144,17 @@ def moves(scene: Scene, rounds: Sequence[Prediction]) -> tuple[Move, ...]:
     """The move of each prediction: columns [P, P + len) take the rows of the accepted path."""
     found = []
     for prediction in rounds:
-        content = list(range(scene.case.layout.num_slots))
-        judged = [True] * len(content)
+        content = np.arange(scene.case.layout.num_slots)
+        judged = np.ones(len(content), dtype=bool)
         if scene.case.layout.pad_slot >= 0:
             judged[scene.case.layout.pad_slot] = False
-        for b, path in enumerate(prediction.rows):
-            slots = scene.ledger.row_slots(b)
-            for slot in slots[len(path) :]:
-                judged[slot] = False
-            for j, row in enumerate(path):
-                content[slots[j]] = slots[row]
-        found.append(
-            Move(
-                prediction,
-                torch.tensor(content, device=scene.device),
-                torch.tensor(judged, device=scene.device),
-            )
-        )
+        for request, own, path in zip(
+            scene.case.requests, scene.ledger.slots, prediction.rows, strict=True
+        ):
+            slots = own[request.prefix_len :]
+            judged[slots[len(path) :]] = False
+            content[slots[: len(path)]] = slots[list(path)]
+        found.append(Move(prediction, scene.on_device(content), scene.on_device(judged)))
     return tuple(found)
 
 

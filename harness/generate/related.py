@@ -68,12 +68,12 @@ class Related:
         q, k_tree, v_tree, k_prefix, v_prefix = [], [], [], [], []
         for origin in self.origins:
             b = origin.request
-            place = torch.tensor([node if node >= 0 else 0 for node in origin.nodes])
-            sign = torch.tensor([1 if node >= 0 else -1 for node in origin.nodes])[:, None, None]
+            nodes = torch.tensor(origin.nodes, device=old.q[b].device)
+            place, sign = nodes.clamp(min=0), torch.where(nodes < 0, -1, 1)[:, None, None]
             q.append(old.q[b][place] * sign)
             k_tree.append(old.k_tree[b][place] * sign)
             v_tree.append(old.v_tree[b][place] * sign)
-            more = torch.tensor(origin.prefix, dtype=torch.int64)
+            more = torch.tensor(origin.prefix, dtype=torch.int64, device=nodes.device)
             k_prefix.append(torch.cat((old.k_prefix[b], old.k_tree[b][more])))
             v_prefix.append(torch.cat((old.v_prefix[b], old.v_tree[b][more])))
         return replace(

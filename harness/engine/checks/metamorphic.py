@@ -88,8 +88,8 @@ def _judge(
     built = build(trial, instance, scene, made)
     data = related.data(trial.prepared.data)
     if relation.ways is one_path:
-        prepared = replace(trial.prepared, scene=scene, candidates=made, data=data, rounds=())
-        first = replace(trial.prepared, rounds=())
+        prepared = replace(trial.prepared, scene=scene, candidates=made, data=data, most_rounds=0)
+        first = replace(trial.prepared, most_rounds=0)
         known = known_keys(trial, first, original)
         _declared(trial, relation, scratch(trial, prepared, instance, built), built, known)
     laid = random_data.contents(scene, built.x, data, random_data.QUIET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -21,28 +21,39 @@ from treeproof.properties.traversal import Prediction, predictions
 
 @dataclass(frozen=True)
 class Prepared:
-    """One case on one device. `truth` holds all nodes, one request after the other; `seconds` is the oracle's time.
-
-    `moves` and `accepted` have an entry a round: what its commit must do, and the right result of its
-    accept, so that a commit is judged by itself.
+    """One case on one device. `truth` holds all nodes, one request after the other; `seconds` is the
+    oracle's time. At most `leaves` are accepted and committed, a round each and one more that stops
+    on the way, of which the first `most_rounds` are kept; None: all of them.
     """
 
     scene: Scene
     candidates: Candidates
     data: LogicalData
     truth: PathResult
-    rounds: tuple[Prediction, ...]
-    moves: tuple[Move, ...]
-    accepted: tuple[Accepted, ...]
+    leaves: int | None
     seconds: float
+    most_rounds: int | None = None
+
+    @cached_property
+    def rounds(self) -> tuple[Prediction, ...]:
+        """What the target predicts in each round."""
+        return tuple(predictions(self.scene.case, self.leaves)[: self.most_rounds])
+
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        """What the commit of each round must do."""
+        return moves(self.scene, self.rounds)
+
+    @cached_property
+    def accepted(self) -> tuple[Accepted, ...]:
+        """The right result of each round's accept, so that a commit is judged by itself."""
+        width = self.candidates.spec_steps + 1
+        return tuple(_accepted(self.scene, prediction, width) for prediction in self.rounds)
 
 
 @lru_cache(maxsize=2)
 def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
-    """Everything that does not depend on the backend; the oracle runs before any of them.
-
-    `leaves`: at most so many are accepted and committed; None: all of them.
-    """
+    """Everything that does not depend on the backend; the oracle runs before any of them."""
     scene = Scene.of(case, device)
     data = logical_data(case, device)
     made = candidates(case, scene.ledger, device)
@@ -61,9 +72,7 @@ def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
     if scene.device.type == "cuda":
         torch.cuda.synchronize(scene.device)
     seconds = time.perf_counter() - start
-    rounds = tuple(predictions(case, leaves))
-    accepted = tuple(_accepted(scene, prediction, made.spec_steps + 1) for prediction in rounds)
-    return Prepared(scene, made, data, truth, rounds, moves(scene, rounds), accepted, seconds)
+    return Prepared(scene, made, data, truth, leaves, seconds)
 
 
 def _accepted(scene: Scene, prediction: Prediction, width: int) -> Accepted:

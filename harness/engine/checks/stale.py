@@ -118,9 +118,7 @@ def _contents(scene: Scene) -> Contents:
 def _again(trial: Trial, fresh: Built, instance: Any) -> None:
     """The case itself: new kinds of failures, then outputs that are not those of a fresh object."""
     prepared = trial.prepared
-    first_round = replace(
-        prepared, rounds=prepared.rounds[:1], moves=prepared.moves[:1], accepted=prepared.accepted[:1]
-    )  # fmt: skip
+    first_round = replace(prepared, most_rounds=1)  # fmt: skip
     known = known_keys(trial, first_round, fresh)
     built = build(trial, instance, trial.scene, prepared.candidates)
     after = scratch(trial, first_round, instance, built)
