@@ -78,9 +78,10 @@ def prefix_edges(case: VerifyCase, b: int) -> list[int]:
     wanted = {0, 1, p // 2, p - 2, p - 1}
     last_page = (p - 1) // page * page
     wanted |= {last_page - 1, last_page, page - 1, page}
-    cuts = sorted({read.first for read in expected_reads(request, case.shape.window)})
-    for cut in cuts[:12] + cuts[-4:]:
-        wanted |= {cut - 1, cut}
+    if case.shape.window is not None:
+        cuts = sorted({read.first for read in expected_reads(request, case.shape.window)})
+        for cut in cuts[:12] + cuts[-4:]:
+            wanted |= {cut - 1, cut}
     first = case.evicted_columns(b)
     return sorted(c for c in wanted if first <= c < p)
 

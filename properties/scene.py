@@ -144,9 +144,10 @@ class Scene:
     def unnamed(self) -> Tensor:
         """(num_slots,) bool: in a page that no table cell names, padding cells included."""
         layout, page = self.case.layout, self.case.layout.page_size
-        unnamed = np.ones((layout.num_slots // page, page), dtype=bool)
+        named = np.zeros(layout.num_slots, dtype=bool)
         table = self.ledger.token_table
-        unnamed[table[table >= 0] // page] = False
+        named[table[table >= 0]] = True
         if layout.pad_slot >= 0:
-            unnamed[layout.pad_slot // page] = False
-        return self.on_device(unnamed.ravel()) & ~self.owned
+            named[layout.pad_slot] = True
+        pages = named.reshape(-1, page).any(1)
+        return self.on_device(~np.repeat(pages, page)) & ~self.owned

@@ -75,11 +75,14 @@ def columns_of(scene: Scene, slots: npt.ArrayLike) -> npt.NDArray[np.int64]:
     slots = np.asarray(slots, dtype=np.int64)
     place = np.full(scene.case.layout.num_slots, -1)
     place[slots] = np.arange(len(slots))
-    columns = np.full((len(scene.ledger.slots), len(slots)), -1)
-    for b, own in enumerate(scene.ledger.slots):
-        held = np.flatnonzero(own >= 0)
-        at = place[own[held]]
-        columns[b, at[at >= 0]] = held[at >= 0]
+    ledger = scene.ledger
+    lengths = [len(own) for own in ledger.slots]
+    request = np.repeat(np.arange(len(lengths)), lengths)
+    column = np.concatenate([np.arange(length) for length in lengths])
+    slot = np.concatenate(ledger.slots)
+    named = np.flatnonzero((slot >= 0) & (place[slot] >= 0))
+    columns = np.full((len(lengths), len(slots)), -1)
+    columns[request[named], place[slot[named]]] = column[named]
     return columns
 
 

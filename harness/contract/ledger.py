@@ -79,8 +79,9 @@ class SlotLedger:
         request = np.repeat(np.arange(len(lengths)), lengths)
         column = np.concatenate([np.arange(length) for length in lengths])
         there = np.flatnonzero(slot >= 0)
-        _, first = np.unique(slot[there], return_index=True)
-        chosen = there[np.sort(first)]
+        first = np.empty(self.case.layout.num_slots, dtype=np.int64)
+        first[slot[there[::-1]]] = there[::-1]  # of several, what is written last stays
+        chosen = there[first[slot[there]] == there]
         return slot[chosen], request[chosen], column[chosen]
 
     @cached_property

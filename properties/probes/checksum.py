@@ -22,7 +22,7 @@ from treeproof.contract.capabilities import UNIT_ROUNDOFF, Numerics
 from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
 from treeproof.properties.bound import partial_rounding
-from treeproof.properties.probes.launch import AttendCall, Contents, launches, zeros
+from treeproof.properties.probes.launch import AttendCall, Contents, outputs, zeros
 from treeproof.properties.scene import Scene
 from treeproof.properties.wanted import wanted
 
@@ -67,9 +67,9 @@ def off_by(attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor) -> Ten
         v = code.to(scene.dtype) * amplitude
         return Contents(q, k, v, k[0], 0 * v[0])
 
-    done_all = launches(attend, scene, x, map(coded, codes), "checksum")
-    for code, done in zip(codes, done_all, strict=True):
-        sums = done.attended.out.double() / amplitude * count[:, None, None]
+    outs = outputs(attend, scene, x, map(coded, codes), "checksum")
+    for code, out in zip(codes, outs, strict=True):
+        sums = out.double() / amplitude * count[:, None, None]
         off = (sums - _sums(scene, code)[:, group]).abs().flatten(1).amax(1)
         worst = torch.maximum(worst, off)
     return torch.where(scene.padding, 0.0, worst)
@@ -107,8 +107,11 @@ def _sums(scene: Scene, code: Tensor) -> Tensor:
     # Differences of running sums over all prefixes: from where a row's window begins to the end.
     columns = scene.on_device(scene.ledger.prefix_slots)
     held = torch.where((columns >= 0)[:, None, None], code[columns.clamp(min=0)], 0)
-    total = torch.nn.functional.pad(held.cumsum(0, dtype=torch.int32), (0, 0, 0, 0, 1, 0))
+    # Along the last axis: a GPU adds up along any other one far more slowly.
+    total = held.flatten(1).T.contiguous().cumsum(1, dtype=torch.int32)
+    total = torch.nn.functional.pad(total, (1, 0)).T
     lengths = [request.prefix_len for request in scene.case.requests]
     begin = scene.on_device(np.cumsum([0, *lengths]))
     first = begin[want.request] + want.first
-    return (total[begin[want.request + 1]] - total[first]).double()
+    sums = total[begin[want.request + 1]] - total[first]
+    return sums.double().view(-1, *code.shape[1:])

@@ -19,7 +19,7 @@ from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import hash_tensor
 from treeproof.properties.bound import partial_rounding
 from treeproof.properties.probes.codes import sign_codes
-from treeproof.properties.probes.launch import AttendCall, Contents, launches
+from treeproof.properties.probes.launch import AttendCall, Contents, outputs
 from treeproof.properties.scene import Scene
 
 _GAP = 40.0
@@ -88,10 +88,10 @@ def listen(
             -v[0].to(scene.dtype),
         )
 
-    done_all = launches(attend, scene, x, map(asking, questions), "chorus")
-    for (member, asked), done in zip(questions, done_all, strict=True):
+    outs = outputs(attend, scene, x, map(asking, questions), "chorus")
+    for (member, asked), out in zip(questions, outs, strict=True):
         right = _means(member[tagged], asked, kv_head, code, visible, keys, others)
-        difference = (done.attended.out.double() - right).abs().flatten(1).amax(1)
+        difference = (out.double() - right).abs().flatten(1).amax(1)
         off = torch.maximum(off, difference)
     return off <= tolerance(shape.dtype, numerics)
 

@@ -65,48 +65,66 @@ def launch(
     attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents, probe: str
 ) -> Launched:
     """Fill fresh caches, call attend once, check shapes and that real rows are finite."""
-    (done,) = launches(attend, scene, x, (contents,), probe)
-    return done
+    x, k, v = _prepared(scene, x, contents)
+    k_cache, v_cache = k.before.clone(), v.before.clone()
+    q, k_rows, v_rows = contents.q.clone(), k.given.clone(), v.given.clone()
+    attended = valid_attended(attend(x, q, k_rows, v_rows, k_cache, v_cache), scene)
+    require_finite(_not_finite(attended.out, scene), scene, probe)
+    # A kernel may write every launch into one buffer of its own (a captured graph does).
+    lse = None if attended.lse is None else attended.lse.clone()
+    attended = replace(attended, out=attended.out.clone(), lse=lse)
+    return Launched(
+        attended, q, k_rows, v_rows, k.given, v.given, k.stored, v.stored,
+        k.before, v.before, k_cache, v_cache,
+    )  # fmt: skip
 
 
-def launches(
+def outputs(
     attend: AttendCall, scene: Scene, x: VerifyInput, each: Iterable[Contents], probe: str
-) -> Iterator[Launched]:
-    """One launch of each contents. The device is asked whether all was finite once, after the last."""
+) -> Iterator[Tensor]:
+    """The output (T, Hq, Dv) of one launch of each contents, good until the next one.
+
+    What a launch does to its arguments is not looked at. The device is asked once whether all outputs
+    were finite, after the last.
+    """
     bad = torch.zeros(len(scene.real), dtype=torch.bool, device=scene.device)
     for contents in each:
-        done = _launch(attend, scene, x, contents)
-        bad |= ~torch.isfinite(done.attended.out[scene.real_index]).flatten(1).all(1)
-        yield done
+        told, k, v = _prepared(scene, x, contents)
+        rows = contents.q.clone(), k.given.clone(), v.given.clone()
+        out = valid_attended(attend(told, *rows, k.before, v.before), scene).out
+        bad |= _not_finite(out, scene)
+        yield out
     require_finite(bad, scene, probe)
 
 
-def _launch(attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents) -> Launched:
+def _not_finite(out: Tensor, scene: Scene) -> Tensor:
+    """(real rows,) bool."""
+    return ~torch.isfinite(out[scene.real_index]).flatten(1).all(1)
+
+
+def _prepared(scene: Scene, x: VerifyInput, contents: Contents) -> tuple[VerifyInput, _Laid, _Laid]:
+    """What a launch is told of its layer, and its K and V."""
     layer = scene.layer
     if not contents.own_layer:
         layer = neutral(layer)
         neutrals = {name: given for name, given in vars(layer).items() if given is not None}
         x = replace(x, **neutrals) if neutrals else x
-    k_before, k_given, k_stored = _laid(scene, contents.k, contents.stale_k, layer.k_scale)
-    v_before, v_given, v_stored = _laid(scene, contents.v, contents.stale_v, layer.v_scale)
-    k_cache, v_cache = k_before.clone(), v_before.clone()
-    q, k, v = contents.q.clone(), k_given.clone(), v_given.clone()
-    attended = valid_attended(attend(x, q, k, v, k_cache, v_cache), scene)
-    # A kernel may write every launch into one buffer of its own (a captured graph does).
-    lse = None if attended.lse is None else attended.lse.clone()
-    attended = replace(attended, out=attended.out.clone(), lse=lse)
-    return Launched(
-        attended, q, k, v, k_given, v_given, k_stored, v_stored,
-        k_before, v_before, k_cache, v_cache,
-    )  # fmt: skip
+    k = _laid(scene, contents.k, contents.stale_k, layer.k_scale)
+    return x, k, _laid(scene, contents.v, contents.stale_v, layer.v_scale)
 
 
-def _laid(
-    scene: Scene, held: Tensor, stale: Tensor, scale: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The cache before the launch, the rows' own numbers, and what they are to be stored as.
+@dataclass(frozen=True)
+class _Laid:
+    """`before` (num_slots, Hkv, lanes): the cache before the launch. `given`, `stored` (T, Hkv,
+    lanes): the rows' own numbers, and what they are to be stored as."""
 
-    `held` (num_slots, Hkv, lanes). Under a quantised cache the rows get the numbers of their codes,
+    before: Tensor
+    given: Tensor
+    stored: Tensor
+
+
+def _laid(scene: Scene, held: Tensor, stale: Tensor, scale: Tensor | None) -> _Laid:
+    """`held` (num_slots, Hkv, lanes). Under a quantised cache the rows get the numbers of their codes,
     in the case's dtype, so that there is one nearest code for each however it is looked for.
     """
     stored, stale = held, stale.to(held.dtype)
@@ -121,7 +139,7 @@ def _laid(
     before = stored.clone()
     before[scene.tree_slots] = stale
     given = rows if scale is None else decoded(rows, scale).to(held.dtype)
-    return before, given, rows
+    return _Laid(before, given, rows)
 
 
 def zeros(scene: Scene, width: int) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
-from treeproof.properties.probes.launch import AttendCall, Contents, launches, zeros
+from treeproof.properties.probes.launch import AttendCall, Contents, outputs, zeros
 from treeproof.properties.scene import Scene
 
 
@@ -69,9 +69,9 @@ def weigh(
         return Contents(q, k, v, k[0], stale_v)
 
     low, high, unowned = [], [], []
-    done_all = launches(attend, scene, x, map(tagged, groups), "tomography")
-    for group, done in zip(groups, done_all, strict=True):
-        weight = done.attended.out.double() / amplitude
+    outs = outputs(attend, scene, x, map(tagged, groups), "tomography")
+    for group, out in zip(groups, outs, strict=True):
+        weight = out.double() / amplitude
         least, most = weight.amin(1), weight.amax(1)
         low.append(least[:, : len(group)])
         high.append(most[:, : len(group)])
