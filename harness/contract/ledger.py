@@ -79,7 +79,7 @@ class SlotLedger:
         request = np.repeat(np.arange(len(lengths)), lengths)
         column = np.concatenate([np.arange(length) for length in lengths])
         there = np.flatnonzero(slot >= 0)
-        first = np.empty(self.case.layout.num_slots, dtype=np.int64)
+        first = np.empty(slot.max(initial=0) + 1, dtype=np.int64)
         first[slot[there[::-1]]] = there[::-1]  # of several, what is written last stays
         chosen = there[first[slot[there]] == there]
         return slot[chosen], request[chosen], column[chosen]
