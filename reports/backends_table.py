@@ -60,7 +60,13 @@ def backend_lines(found: list[Entry]) -> list[str]:
 
 
 def _indented(text: str) -> list[str]:
-    return textwrap.wrap(text, 96, initial_indent="  ", subsequent_indent="          ")
+    return textwrap.wrap(
+        text,
+        96,
+        initial_indent="  ",
+        subsequent_indent="          ",
+        break_on_hyphens=False,  # commands are copied
+    )
 
 
 def in_words(can: Capabilities) -> str:

@@ -159,7 +159,7 @@ def test_the_compiled_backend_calls_what_torch_compile_gives_it(
 
     assert backend.capabilities.refusal(case_of(FORK), "cpu") == "device cpu"
     assert result.failures == ()
-    assert compiled == [{"dynamic": True}]
+    assert compiled == [{"dynamic": True, "fullgraph": True}]
 
 
 def test_evicted_pages_and_negative_slots_in_the_lists_are_never_read() -> None:

@@ -37,6 +37,8 @@ except ImportError as error:
         "pip install 'torch>=2.9'"
     ) from error
 
+_CLASSES = 4096
+
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 
 
@@ -80,12 +82,15 @@ def attend_compiled(
     x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> Attended:
     """The same by `torch.compile`, as people serve it; each class of shapes is compiled once."""
-    return _attend(_compiled(), x, q, k, v, k_cache, v_cache)
+    # A class of shapes is a compilation, and there are more of them than one function may have.
+    with torch._dynamo.config.patch(recompile_limit=_CLASSES):
+        return _attend(_compiled(), x, q, k, v, k_cache, v_cache)
 
 
 @functools.cache
 def _compiled() -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
+    # A break in the graph would run the rest in plain torch.
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
     return compiled
 
 
@@ -170,9 +175,10 @@ def _score_mod(x: VerifyInput, keys: _Keys) -> Callable[..., Tensor] | None:
     cap, slopes, sinks = x.shape.softcap, x.alibi_slopes, x.sinks
     if cap is None and slopes is None and sinks is None:
         return None
-    positions, count = x.positions, len(keys.index)
-    # Captured as a tensor, a number is no part of what is compiled.
+    positions = x.positions
+    # Captured as tensors, numbers are no part of what is compiled.
     limit = positions.new_tensor(cap or 1.0, dtype=torch.float32)
+    last = positions.new_tensor(len(keys.index))
     index = pad(keys.index, (0, 1))
 
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
@@ -181,7 +187,7 @@ def _score_mod(x: VerifyInput, keys: _Keys) -> Callable[..., Tensor] | None:
         if slopes is not None:
             score = score - slopes[head] * (positions[row] - index[key])
         if sinks is not None:
-            score = torch.where(key == count, sinks[head], score)
+            score = torch.where(key == last, sinks[head], score)
         return score
 
     return score_mod
