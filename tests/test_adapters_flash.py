@@ -355,8 +355,8 @@ def test_another_release_is_warned_of_and_runs(
     [
         ("hopper", (8, 0), "flash_attn_interface needs sm_90; this device is sm_80"),
         ("fa3_fwd", (8, 0), ""),  # its flags say that kernels for sm_80 are in it
-        ("fa4", (12, 0), "flash_attn.cute.interface needs sm_90, sm_100 or sm_110; this device is sm_120"),
-        ("fa2", (7, 5), "flash_attn.flash_attn_interface needs sm_80 or newer; this device is sm_75"),
+        ("fa4", (12, 0), "flash_attn.cute.interface needs sm_90 or sm_100 or sm_110; this device is sm_120"),
+        ("fa2", (7, 5), "flash_attn.flash_attn_interface needs sm_80 or sm_90 or sm_100 or sm_110 or sm_120; this device is sm_75"),
     ],
 )  # fmt: skip
 def test_the_device_is_asked_whether_the_build_has_kernels_for_it(

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Callable, Set
 from typing import Any
 
-from treeproof.backends.adapters import flash_library, flash_names
+from treeproof.backends.adapters import flash_library
 from treeproof.backends.adapters.flash_call import Flash
 from treeproof.backends.adapters.flash_library import Library
+from treeproof.backends.adapters.flash_names import GENERATIONS
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.capabilities import Capabilities, Numerics
 
-GENERATIONS = tuple(flash_names.NAMES)
+_UNTESTED = "untested on hardware: written against the documented interface"
 
 
 def described(
@@ -25,26 +26,20 @@ def described(
     """What `register` is told; `limits` of a build are its capabilities, or why it will not do."""
     found = flash_library.find(generation)
     can = limits(found) if isinstance(found, Library) else found
-    untested = not any(name.known for name in flash_names.NAMES[generation])
-    if isinstance(found, Library):
-        untested = not found.name.known
+    known = GENERATIONS[generation]
+    checked = bool(found.name.known) if isinstance(found, Library) else known.checked
+    note = "" if checked else _UNTESTED
+    reason = can if isinstance(can, str) else ""
     return {
         "consumes": consumes,
-        "kernels": {flash_names.KERNELS[generation]},
+        "kernels": {known.kernels},
         "capabilities": Capabilities(devices={"cuda"}) if isinstance(can, str) else can,
         # Weights are rounded for the second product, partial results as any output is; a softcap is
         # taken by the hardware's tanh.
         "numerics": Numerics(p="input", tanh="approx", partial="input", merges=merges),
-        "unavailable": _marked(can, untested) if isinstance(can, str) else "",
-        "note": _UNTESTED if untested else "",
+        "unavailable": f"{reason} ({note})" if reason and note else reason,
+        "note": note,
     }
-
-
-_UNTESTED = "untested on hardware: written against the documented interface"
-
-
-def _marked(reason: str, untested: bool) -> str:
-    return f"{reason} ({_UNTESTED})" if untested else reason
 
 
 @functools.cache

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from treeproof.backends.adapters import row_lists
-from treeproof.backends.adapters.flash_backend import GENERATIONS, described, opened
+from treeproof.backends.adapters.flash_backend import described, opened
 from treeproof.backends.adapters.flash_call import Keys, Layer
 from treeproof.backends.adapters.flash_library import Library
+from treeproof.backends.adapters.flash_names import GENERATIONS
 from treeproof.backends.cascade import merge
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.capabilities import Capabilities

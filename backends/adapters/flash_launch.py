@@ -81,7 +81,7 @@ def _flash_attn(library: Library, module: Any, given: Launch) -> Any:
         options["softcap"] = given.softcap
     if given.sinks is not None:
         options["learnable_sink"] = given.sinks
-    name = library.name.function
+    name = library.known.function
     if given.table is None:
         options |= {"cu_seqlens_k": given.cu_seqlens_k, "max_seqlen_k": given.max_k}
     else:

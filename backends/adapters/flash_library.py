@@ -18,24 +18,10 @@ from typing import Any
 
 import torch
 
-from treeproof.backends.adapters.flash_names import KVCACHE, NAMES, TORCH_VARLEN, VARLEN, Name
+from treeproof.backends.adapters.flash_names import GENERATIONS, Generation, Name
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.shape import Dtype
 
-_FROM_SM80 = {8, 9, 10, 11, 12}
-_MAJORS = {"fa2": _FROM_SM80, "fa3": {9}, "fa4": {9, 10, 11}, "torch-varlen": _FROM_SM80}
-"""Compute capabilities, the number before the point."""
-_NEEDS = {"fa3": "sm_90", "fa4": "sm_90, sm_100 or sm_110"}
-_PAGED = {
-    "fa2": (VARLEN, "block_table"),
-    "fa3": (KVCACHE, "page_table"),
-    "fa4": (VARLEN, "page_table"),
-    "torch-varlen": (TORCH_VARLEN, "block_table"),
-}
-"""The function that may take pages, and how it calls their table."""
-_FA4_PAGES = frozenset({1, 16, 128})
-"""Page sizes that were found right on the checked version; its source names no limit."""
-_FA2_PAGES = frozenset(range(256, 1025, 256))
 _SM90 = (9, 0)
 _SM8X = "FLASHATTENTION_DISABLE_SM8x"
 
@@ -45,6 +31,7 @@ class Library:
     """One installed build."""
 
     generation: str
+    known: Generation
     name: Name
     version: str
     parameters: Mapping[str, frozenset[str]]
@@ -57,19 +44,14 @@ class Library:
     @property
     def paged(self) -> str:
         """The function that takes a page table; empty where none does."""
-        if self._off("PAGEDKV"):
-            return ""
-        function, table = _PAGED[self.generation]
-        return function if table in self.parameters.get(function, ()) else ""
+        function = self.known.paged
+        named = self.known.table in self.parameters.get(function, ())
+        return function if named and not self._off("PAGEDKV") else ""
 
     @property
     def page_sizes(self) -> Set[int] | None:
         """Sizes of the pages that it takes; None: any; empty: it takes no pages."""
-        if not self.paged:
-            return frozenset()
-        # torch carries FlashAttention 2.
-        known = {"fa2": _FA2_PAGES, "fa4": _FA4_PAGES, "torch-varlen": _FA2_PAGES}
-        return known.get(self.generation)
+        return self.known.page_sizes if self.paged else frozenset()
 
     def takes_pages(self, size: int) -> bool:
         return self.page_sizes is None or size in self.page_sizes
@@ -96,18 +78,16 @@ class Library:
         """Widths of keys with widths of values: multiples of 8, as 16-byte loads need them."""
         dims = range(8, 257, 8)
         pairs = {(k, v) for k in dims for v in dims}
-        if self.generation in ("fa2", "torch-varlen"):
-            return {(k, v) for k, v in pairs if k == v}
+        equal, on_hopper = {(k, v) for k, v in pairs if k == v}, self.capability[0] == 9
         if self.generation == "fa3":
+            mixed = {(k, v) for k, v in pairs if k <= 64 or (128 < k <= 192 and 96 < v <= 128)}
             built = [n for n in (64, 96, 128, 192, 256) if not self._off(f"HDIM{n}")]
-            pairs = {(k, v) for k, v in pairs if max(k, v) <= max(built, default=0)}
-            return {
-                (k, v) for k, v in pairs if k == v or k <= 64 or (128 < k <= 192 and 96 < v <= 128)
-            }
-        if self.capability[0] == 9:
-            return pairs
-        narrow = {(k, v) for k, v in pairs if max(k, v) <= 128}
-        return narrow | {(192, 128), (256, 256)}
+            widest = max(built, default=0)
+            return {(k, v) for k, v in equal | (mixed if on_hopper else set()) if k <= widest >= v}
+        if self.generation == "fa4":
+            narrow = {(k, v) for k, v in pairs if max(k, v) <= 128}
+            return pairs if on_hopper else narrow | {(192, 128), (256, 256)}
+        return equal
 
     def capabilities(self, *, windows: bool, page_sizes: Set[int] | None) -> Capabilities:
         """What it can do in a representation that says the rest."""
@@ -129,7 +109,7 @@ class Library:
 
     def takes(self, parameter: str) -> bool:
         """Whether the function that takes lists has this parameter."""
-        return parameter in self.parameters[self.name.function]
+        return parameter in self.parameters[self.known.function]
 
     def _off(self, feature: str) -> bool:
         return self.flags.get(f"FLASHATTENTION_DISABLE_{feature}", False)
@@ -137,27 +117,28 @@ class Library:
 
 @functools.cache
 def find(generation: str) -> Library | str:
-    """The installed build of "fa2", "fa3" or "fa4", or why there is none and what to install."""
-    for name in NAMES[generation]:
+    """The installed build of a generation, or why there is none and what to install."""
+    names = GENERATIONS[generation].names
+    for name in names:
         source = _source(name.module)
         if source is not None:
             return _asked(generation, name, source)
-    modules = ", ".join(name.module for name in NAMES[generation])
-    how = ", or ".join(name.install for name in NAMES[generation][::-1])
+    modules = ", ".join(name.module for name in names)
+    how = ", or ".join(name.install for name in names[::-1])
     return f"{modules} not installed; {how}"
 
 
 def _asked(generation: str, name: Name, source: Path) -> Library | str:
-    parameters = _parameters(source)
-    if name.function not in parameters:
-        return f"{name.module} has no {name.function}; {name.install}"
+    known, parameters = GENERATIONS[generation], _parameters(source)
+    if known.function not in parameters:
+        return f"{name.module} has no {known.function}; {name.install}"
     major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else _SM90
     flags = _flags(name.flags)
-    majors = _MAJORS[generation] | ({8} if flags and not flags.get(_SM8X, True) else set())
+    majors = known.majors | ({8} if not flags.get(_SM8X, True) else set())
     if major not in majors:
-        needs = _NEEDS.get(generation, "sm_80 or newer")
-        return f"{name.module} needs {needs}; this device is sm_{major}{minor}"
-    return Library(generation, name, _version(name), parameters, flags, (major, minor))
+        needed = " or ".join(f"sm_{n}0" for n in sorted(majors))
+        return f"{name.module} needs {needed}; this device is sm_{major}{minor}"
+    return Library(generation, known, name, _version(name), parameters, flags, (major, minor))
 
 
 def _source(module: str) -> Path | None:
@@ -173,13 +154,10 @@ def _source(module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-_FUNCTIONS = (VARLEN, KVCACHE, TORCH_VARLEN)
-
-
 def _parameters(source: Path) -> dict[str, frozenset[str]]:
     found = {}
     for node in ast.parse(source.read_text("utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name in _FUNCTIONS:
+        if isinstance(node, ast.FunctionDef):
             arguments = node.args
             own = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
             found[node.name] = frozenset(argument.arg for argument in own)
