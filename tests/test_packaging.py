@@ -24,7 +24,7 @@ FOLDERS = {
     "reports": "treeproof/reports",
 }
 """The folders that make up the package, and where each lies in it; written down here anew."""
-ELSEWHERE = ("ci", ".ci", "tests", "examples")
+ELSEWHERE = ("ci", ".ci", "docs", "tests", "examples")
 TOP_FILES = ("README.md", "LICENSE", "pyproject.toml")
 
 
@@ -260,5 +260,5 @@ def test_the_look_for_places_of_one_machine_leaves_other_paths_alone():
 
 
 def test_what_is_installed_comes_from_the_index_that_the_reader_has_set_up():
-    for file in files_under("README.md", "CONTRIBUTING.md", "ci", ".ci"):
+    for file in files_under("README.md", "CONTRIBUTING.md", "ci", ".ci", "docs"):
         assert not re.search(r"index-url|find-links|://\S*pypi", file.read_text("utf-8")), file

@@ -149,7 +149,8 @@ def entry_points() -> Mapping[str, str]:
 def load(reference: str) -> Backend:
     """A backend by entry point name, `module:name`, `path/to/file.py` or `path/to/file.py:name`.
 
-    A file is run once for each of its contents, so a mended file is loaded anew. Raises
+    A file is run once for each of its contents, so a mended file is loaded anew; it may import modules
+    that lie beside it. Raises
     BackendError where there is no such backend (known names are listed) or its module fails, and
     BackendUnavailable where packages are missing.
     """
@@ -212,6 +213,8 @@ def _run(path: Path) -> Mapping[str, Backend]:
     assert spec is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name], _by_file[module_name] = module, {}
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # modules beside it, as a script would find them
     try:
         with _foreign(str(path), own_file=True):
             # Not through the loader: its cache takes a file mended within a second for the old one.
