@@ -34,6 +34,9 @@ HOMELESS = Situation(trees=(COMB, TWIG), prefixes=(6, 4), pads=(2, 1), pad_slot=
 EMPTY = Situation(trees=(TWIG, COMB), prefixes=(0, 6), pads=(0, 0), **SMALL)
 HALF = Situation(trees=(COMB,), prefixes=(6,), pads=(0,), dtype="float16", **SMALL)
 MANY_HEADS = Situation(trees=(TWIG,), prefixes=(4,), pads=(0,), heads=(4, 2), dims=(16, 16))
+WINDOWED_MASK = Situation(
+    trees=(COMB, TWIG), prefixes=(9, 6), pads=(0, 0), window=4, **FILLED, **SMALL
+)
 FULL_MASK = Situation(
     trees=(COMB, TWIG), prefixes=(6, 4), pads=(0, 0), mode=MaskMode.FULL_MASK, **SMALL
 )
@@ -449,6 +452,42 @@ def mask_read(lay, look):
     return broken(prefix_slots=prefix_slots, path=path)
 
 
+def clipped_lines(**steps):
+    """A mask of all the prefix, read in lines as long as the W - 1 keys that are listed, and the tree."""
+
+    def kept(x, b):
+        return min(P(x, b), x.shape.window - 1)
+
+    def line(x, b, row):
+        whole = [True] * P(x, b)
+        cells = [
+            cell
+            for r in range(N(x, b))
+            for cell in [*whole, *(c in up(x, b, r) for c in range(N(x, b)))]
+        ]
+        return cells[row * (kept(x, b) + N(x, b)) :]
+
+    def prefix_slots(self, x, b, row):
+        listed = true_prefix(self, x, b)[P(x, b) - kept(x, b) :]
+        return [key for key, let in zip(listed, line(x, b, row), strict=False) if let]
+
+    def path(self, x, b, row):
+        tree = line(x, b, row)[kept(x, b) :]
+        return [r for r in range(N(x, b)) if tree[r]]
+
+    return broken(prefix_slots=prefix_slots, path=path, **steps)
+
+
+def cut_by_columns(self, x, b, row, prefix, path):
+    """Queries count by their row, and so do keys of the tree."""
+    first = P(x, b) + row - x.shape.window + 1
+    columns = [i for i, *_ in prefix], [P(x, b) + r for r in self.path(x, b, row)]
+    return tuple(
+        [(k, v) for (_, k, v), c in zip(keys, cols, strict=True) if c >= first]
+        for keys, cols in zip((prefix, path), columns, strict=True)
+    )
+
+
 def in_one_line(requests):
     return [cell for lines in requests for line in lines for cell in line]
 
@@ -594,6 +633,10 @@ BROKEN = {
             ),
             WINDOW,
         ),
+    ],
+    "mask-lines-clipped": [
+        (clipped_lines(cut=cut_by_columns), WINDOWED_MASK),
+        (clipped_lines(), WINDOWED_MASK),
     ],
     "window-off-by-one": [
         (window_cut(lambda self, x, b, row, i, v, c: at(x, b, row) - x.shape.window <= i), WINDOW),

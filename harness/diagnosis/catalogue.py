@@ -5,6 +5,7 @@ from __future__ import annotations
 from treeproof.diagnosis.accepting import ACCEPTING
 from treeproof.diagnosis.bonus import BONUS
 from treeproof.diagnosis.candidate import CANDIDATE
+from treeproof.diagnosis.clipped_mask import CLIPPED_MASK
 from treeproof.diagnosis.committing import COMMITTING
 from treeproof.diagnosis.contract import CONTRACT
 from treeproof.diagnosis.heads import HEADS
@@ -29,6 +30,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *VISIBILITY,
     *MASKS,
     *WINDOW,
+    *CLIPPED_MASK,
     *PREFIX_LENGTH,
     *KEYS,
     *KEPT_PREFIX,

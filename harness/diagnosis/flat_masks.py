@@ -171,11 +171,13 @@ def as_tree(right: World, lines: Sequence[Cells], boxes: Sequence[Box]) -> World
 
 
 def _let(ground: Ground, row: Row, tree: Cells) -> list[Key]:
+    return [column(ground, row, r) for r in np.flatnonzero(tree[row.row]).tolist()]
+
+
+def column(ground: Ground, row: Row, r: int) -> Key:
+    """The key of row `r` of a row's request; of padded rows one that is no slot's."""
     real = len(ground.by_request[row.b])
-    return [
-        ground.own(row.b, r) if r < real else Key(row.prefix + r, real - r - 1, real - r - 1)
-        for r in np.flatnonzero(tree[row.row]).tolist()
-    ]
+    return ground.own(row.b, r) if r < real else Key(row.prefix + r, real - r - 1, real - r - 1)
 
 
 def as_account(
