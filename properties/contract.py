@@ -16,6 +16,7 @@ from treeproof.contract.inputs import (
     Accepted,
     Attended,
     Committed,
+    Selected,
     VerifyInput,
 )
 from treeproof.properties.scene import Scene
@@ -153,6 +154,23 @@ def valid_committed(result: Any, scene: Scene) -> Committed:
     requests = len(scene.case.requests)
     _require_tensor(result.seq_lens, "seq_lens", "commit", (requests,), _INTS)
     _require_tensor(result.next_root, "next_root", "commit", (requests,), _INTS)
+    return result
+
+
+def valid_selected(result: Any, num_rows: int) -> Selected:
+    """Of one request."""
+    if not isinstance(result, Selected):
+        raise Violation(
+            contract_failure(
+                "wrong-type",
+                "select",
+                f"select returned {type(result).__name__}, expected Selected",
+            )
+        )
+    for name in ("selected_index", "draft_token"):
+        _require_tensor(getattr(result, name), name, "select", (1, num_rows - 1), _INTS)
+    cells = result.parent_list.numel() if isinstance(result.parent_list, torch.Tensor) else 0
+    _require_tensor(result.parent_list, "parent_list", "select", (1, cells), _INTS)
     return result
 
 

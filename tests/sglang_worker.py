@@ -38,6 +38,8 @@ optional = pytest.mark.skipif(
     bool(MISSING) and os.environ.get("TREEPROOF_REQUIRE_OPTIONAL") != "1", reason=HOW
 )
 
+INTERPRETED = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+
 _WORKER = """
 import sys
 import msgspec
@@ -66,7 +68,7 @@ def worker() -> Iterator[Check]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, **INTERPRETED},
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -98,7 +98,7 @@ FILLED = MaskLayout(slack=5)
 UNIFIED_PASSING = {
     "ragged-batch": case_of(
         request(SIX, 21, pad_rows=3), request(FORK, 0), request([-1], 9), num_kv_heads=2,
-        mask=FILLED, layout=KVLayout(page_size=1, num_slots=64, order="shuffled", pad_slot=-1),
+        mask=FILLED,
     ),
     "pages-of-sixteen": case_of(
         request(SIX, 30), mask=FILLED,

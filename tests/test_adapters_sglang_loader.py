@@ -93,6 +93,30 @@ def test_another_release_is_warned_of_and_runs(root: Path) -> None:
     assert module.SETTING == 7
 
 
+def test_what_is_left_out_can_be_imported_and_not_called(root: Path) -> None:
+    (root / "sglang/kernels/ops/attention/extend_attention.py").write_text(
+        "from sglang.srt.scheduler import schedule\nfrom outside import thing\n"
+    )
+
+    module = sglang_loader.load(KERNEL, without=("sglang.srt.scheduler", "outside"))
+
+    with pytest.raises(RuntimeError, match=r"sglang\.srt\.scheduler\.schedule is not loaded"):
+        module.schedule(3)
+    assert not {"sglang", "sglang.srt.scheduler", "outside"} & set(sys.modules)
+
+
+def test_a_module_that_is_told_it_is_on_xpu_is_told_of_no_cuda(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang_loader, "interpreted", lambda: False)
+    (root / "sglang/kernels/ops/attention/extend_attention.py").write_text(
+        "from sglang.srt.utils import is_cuda, is_xpu\nTOLD = is_cuda(), is_xpu()\n"
+    )
+
+    assert sglang_loader.load(KERNEL, "xpu").TOLD == (False, True)
+    assert sglang_loader.load(KERNEL).TOLD == (True, False)
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [

@@ -477,12 +477,13 @@ def test_partial_results_may_be_as_narrow_as_is_declared(prefix: int) -> None:
 
 
 class Selects:
-    def select(self, pool: Any) -> Any:
-        raise AssertionError("no check selects")
+    def select(self, pool: Any, num_rows: int) -> Any:
+        raise AssertionError("no probe that is on selects")
 
 
 def test_a_backend_of_which_no_stage_ran_passes_nothing() -> None:
-    checked = check(Selects)
+    options = CheckOptions(probes=frozenset({"walk"}))
+    checked = check_case(CASE, backend_of(Selects), options)
     assert {cell.status for cell in checked.cells} == {"not-checked"}
 
 

@@ -36,7 +36,6 @@ WITHOUT = (
     "sglang.srt.managers.utils",
     "sglang.srt.mem_cache.allocation",
     "sglang.srt.runtime_context",
-    "sglang.srt.utils.common",
     "sglang.srt.utils.nvtx_utils",
 )
 """What the engine's module imports for drafting, sampling and scheduling, which is not called here."""

@@ -9,6 +9,7 @@ taken out of `sys.modules` again, so that whoever imports SGLang later finds the
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.metadata
@@ -20,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, NoReturn
+
+import torch
 
 from treeproof.backends.adapters.triton_mode import import_triton, interpreted
 from treeproof.contract.backend import BackendUnavailable
@@ -89,7 +92,8 @@ def _stand_ins(root: Path, platform: Platform, without: tuple[str, ...]) -> Iter
         package = ModuleType(name)
         package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package
-    sys.modules["sglang.srt.utils"] = _utils(root, platform)
+    sys.modules["sglang.srt.utils"] = utils = _utils(root, platform)
+    sys.modules["sglang.srt.utils.common"] = _common(root, utils)
     sys.modules["sglang.srt.platforms"] = _platforms()
     sys.modules["sglang.srt.platforms.interface"] = _LeftOut("sglang.srt.platforms.interface")
     sys.modules.update({name: _LeftOut(name) for name in without})
@@ -136,6 +140,18 @@ def _utils(root: Path, platform: Platform) -> ModuleType:
         next_power_of_2=lambda n: 1 << (n - 1).bit_length(),
     )
     return utils
+
+
+def _common(root: Path, utils: ModuleType) -> ModuleType:
+    """`sglang.srt.utils.common`: the same questions, and its own `fast_topk`, alone out of the file."""
+    common = _LeftOut("sglang.srt.utils.common")
+    common.__dict__.update({n: f for n, f in utils.__dict__.items() if not n.startswith("_")})
+    path = root / "srt" / "utils" / "common.py"
+    if path.is_file():
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        tree.body = [n for n in tree.body if getattr(n, "name", "") == "fast_topk"]
+        exec(compile(tree, str(path), "exec"), {"torch": torch}, common.__dict__)
+    return common
 
 
 def _platforms() -> ModuleType:

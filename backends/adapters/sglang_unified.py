@@ -38,7 +38,10 @@ from treeproof.contract.registry import register
         "kv_indptr",
         "kv_indices",
     },
-    capabilities=replace(capabilities(), tree_kv="cache", unfilled_prefix_mask=False),
+    # Keys of padded rows are read from their slot, though their weight is 0: -1 is no slot.
+    capabilities=replace(
+        capabilities(), tree_kv="cache", unfilled_prefix_mask=False, pad_slots={0}
+    ),
     numerics=Numerics(p="input"),
     requires=sglang_loader.REQUIRES,
     kernels={"_fwd_kernel_unified"},
@@ -58,10 +61,8 @@ class SglangUnified:
         out = q.new_empty(*q.shape[:2], v.shape[2])
         prefix_indptr, prefix_indices, skipped = prefix_lists(x)
         rows = x.qo_indptr.diff()
-        # SGLang pads rows with slot 0; -1 would be read in front of the cache, hidden or not.
-        homes = x.out_cache_loc.clamp(min=0)
         kv_indptr, kv_indices, prefix_lens = self._unite(
-            prefix_indptr, prefix_indices, x.qo_indptr[:-1], rows, homes, len(rows)
+            prefix_indptr, prefix_indices, x.qo_indptr[:-1], rows, x.out_cache_loc, len(rows)
         )
         window = x.shape.window
         # Rows past the end of a tile see no key, and NumPy warns of what they come to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from treeproof.backends.reference.tree import parent_rows
+from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import DraftPool, Selected
 
 
@@ -16,6 +17,7 @@ def select(pool: DraftPool, num_rows: int) -> Selected:
     parent; it keeps its row, gets no link, and `orphans` names it. Raises ValueError where the pool
     is too small or a score is NaN.
     """
+    note("select")
     wanted, size = num_rows - 1, pool.scores.shape[1]
     if not 0 <= wanted <= size:
         raise ValueError(f"num_rows is {num_rows}: accepted are 1 to {size + 1}")

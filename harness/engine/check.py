@@ -18,6 +18,7 @@ from treeproof.engine.checks.metamorphic import judge_metamorphic
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
+from treeproof.engine.checks.selects import judge_selects
 from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.tails import judge_tails
@@ -84,6 +85,7 @@ def _run(trial: Trial) -> None:
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
         judge_merges(trial)
+        judge_selects(trial)
         judge_forward(trial, built)
         judge_tails(trial, built)
         judge_metamorphic(trial, built)
