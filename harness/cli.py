@@ -16,6 +16,7 @@ import click
 import treeproof
 from treeproof.commands.adapter_text import READS
 from treeproof.commands.asked import backend_for, read_case, require_known, require_row
+from treeproof.commands.interrupt import interruptible
 from treeproof.commands.options import run_options, settings_from, soak_settings
 from treeproof.config import ConfigError
 from treeproof.contract.failure import PROBES
@@ -116,7 +117,7 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
     from treeproof.reports.terminal import report
 
     console = open_console()
-    with Progress(console) as progress:
+    with interruptible(), Progress(console) as progress:
         found = run(settings, progress)
     report(console, found)
     return found.exit_code
@@ -152,7 +153,7 @@ def fuzz(targets: tuple[str, ...], **options: Any) -> int:
 
     console = open_console()
     console.print(f"seed {settings.seed}, profile {settings.profile}", soft_wrap=True)
-    with Progress(console, every=60.0) as progress:
+    with interruptible(), Progress(console, every=60.0) as progress:
         found = run(settings, progress)
     report(console, found)
     return found.exit_code
@@ -220,7 +221,7 @@ def reduce(case_file: Path, backend: str | None, device: str | None, **options: 
     from treeproof.reports.replayed import reduction_lines
 
     console = open_console()
-    with Progress(console) as progress:
+    with interruptible(), Progress(console) as progress:
         found = run(replace(settings, reduce=True, store=None, ledger=None), progress, cases=[case])
     write(console, reduction_lines(found))
     return found.exit_code

@@ -13,7 +13,7 @@ import pytest
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value
 from treeproof.contract.wire import FileError
 from treeproof.engine.settings import SettingsError
-from treeproof.plugin.report import ATTRIBUTE, Reporter
+from treeproof.plugin.report import ATTRIBUTE, VIOLATED, Reporter
 from treeproof.plugin.run import PytestRun, current
 
 KEYS = (
@@ -23,6 +23,7 @@ KEYS = (
 
 MARKER = "treeproof"
 RUN = pytest.StashKey[PytestRun]()
+_VIOLATION = "treeproof.testing.violated.TreeAttentionError"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -127,7 +128,14 @@ def pytest_runtest_makereport(
         if call.excinfo is not None and report.failed and _is_made(item):
             # The message says all there is to say; no line of ours explains a backend's failure.
             report.longrepr = call.excinfo.getrepr(style="value")
+    if call.excinfo is not None and not _is_made(item):
+        setattr(report, VIOLATED, _is_violation(call.excinfo.type))
     return report
+
+
+def _is_violation(raised: type[BaseException]) -> bool:
+    """A TreeAttentionError, by name: a session that never raises one need not load its module."""
+    return any(f"{c.__module__}.{c.__name__}" == _VIOLATION for c in raised.__mro__)
 
 
 def _is_made(item: pytest.Item) -> bool:

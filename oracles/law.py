@@ -95,7 +95,10 @@ def target_only(
         while True:
             law, children = target[node], tree.children(node)
             reached = accumulate(law[tree.tokens[child]] for child in children)
-            edges = [edge / threshold_acc for edge in reached]
+            # At a threshold of 0, as towards it: any probability at all is enough.
+            edges = [
+                edge / threshold_acc if threshold_acc else Fraction(edge > 0) for edge in reached
+            ]
             for i, child in enumerate(children):
                 share = law[tree.tokens[child]]
                 if share > 0 and share >= threshold_single:

@@ -63,7 +63,7 @@ def failure_block(what: Explained) -> list[Text]:
     if what.case is not None:
         lines += _case_part(what, what.case)
     margin = what.checked.margin if what.checked else None
-    if failure.identity == "output" and margin is not None:
+    if failure.key == ("output", "outside-bound") and margin is not None:
         lines.append(Text(f"  worst error {margin:.3g} times the bound"))
     if len(lines) >= MAX_LINES:
         lines = [*lines[: MAX_LINES - 2], Text("  …")]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from treeproof.contract.event import CaseDrawn, Checked, Event, Tolerated, WorkerLost
+from treeproof.contract.event import Began, CaseDrawn, Checked, Event, Tolerated, WorkerLost
 from treeproof.engine.completed import COMPLETED
 from treeproof.engine.summary import REDUCED_UNIT
 from treeproof.reports.case_sheet import count
@@ -58,6 +58,8 @@ class Progress:
             }
         elif isinstance(event, Tolerated):  # it comes before the check that it is about
             self._known.add((event.case, event.backend, event.identity, event.kind))
+        elif isinstance(event, Began):
+            self._now = event.what
         elif isinstance(event, WorkerLost):
             self._lost += 1
         if self._every is not None and self._seconds > (self._lines + 1) * self._every:

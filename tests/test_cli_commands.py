@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,6 +178,28 @@ def test_an_interrupt_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("treeproof.engine.runner.run", interrupted)
     code, out, err = run("check", "direct-mask")
     assert (code, out, err.strip()) == (130, "", "interrupted")
+
+
+def test_a_run_that_is_terminated_reports_what_it_found_until_then(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "treeproof",
+        "check",
+        "direct-mask",
+        "-n",
+        "1",
+        "--run-dir",
+        "run",
+    ]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    while not any('"checked"' in e.read_text() for e in (tmp_path / "run").glob("events-*")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.search(r"^interrupted; nothing failed in \d+ checks?$", out, re.MULTILINE)
 
 
 def test_show_draws_a_case_and_says_whose_failure_it_is(run: Run) -> None:

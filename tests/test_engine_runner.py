@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.event import Checked, Event, WorkerLost
+from treeproof.contract.event import Began, Checked, Event, WorkerLost
 from treeproof.contract.layout import KVLayout
 from treeproof.contract.registry import BackendError
 from treeproof.contract.shape import AttentionShape
@@ -393,6 +393,16 @@ def wait_for_check(process: subprocess.Popen[str]) -> None:
         if line.strip() == "Checked":
             return
     raise AssertionError("the script ended without a check")
+
+
+def test_listeners_are_told_when_failures_are_reduced(backend: Callable[[str, str], str]) -> None:
+    heard: list[Event] = []
+    body = "return [('output', 'off')] if case.seed == 1 else []"
+    check(backend("bad", body), on_event=heard.append, reduce=True, workers=0)
+    (began,) = (i for i, event in enumerate(heard) if isinstance(event, Began))
+    assert heard[began] == Began(what="reducing 1 failure")
+    assert isinstance(heard[began - 1], Checked)
+    assert not any("began" in f.read_text() for f in Path("run").glob("events-*"))
 
 
 def test_a_script_without_a_main_guard_runs_once(backend: Callable[[str, str], str]) -> None:

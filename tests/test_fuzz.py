@@ -51,6 +51,20 @@ def test_a_soak_draws_until_its_time_is_over_and_keeps_no_case_that_passes(
     assert found.finished.checking > 0
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_check_of_a_soak_begins_after_its_time_and_what_was_left_is_no_case_of_it(
+    backend: Backend,  # noqa: F811
+    workers: int,
+) -> None:
+    slow = [backend(name, "time.sleep(0.6)\nreturn []") for name in ("a", "b", "c", "d")]
+    found = soak(*slow, time_limit=1.0, workers=workers)
+    # The first check begins in time, and at most one is under way when it is over.
+    assert 1 <= len(found.checks) <= 3
+    assert {case.case for case in found.cases} == {check.case for check in found.checks}
+    assert found.finished is not None
+    assert found.finished.checking < 2.0
+
+
 def test_a_soak_stops_at_the_first_failure_and_keeps_its_case(backend: Backend) -> None:  # noqa: F811
     body = "return [('kv', 'stray-write')] if case.num_rows > 40 else []"
     found = soak(backend("bad", body), fail_fast=True)

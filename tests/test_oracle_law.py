@@ -101,6 +101,15 @@ def test_lower_thresholds_are_biased_towards_the_drafts() -> None:
     assert next_token(sure, (), 3) == [F(1), F(0), F(0)]
 
 
+def test_a_threshold_of_0_takes_the_first_child_that_has_any_probability() -> None:
+    """SGLang clamps it to 1e-9 from below; without a division by 0 there is nothing to clamp."""
+    zero = exact_law(target_only(DEEP, LAWS, threshold_acc=F(0)))
+    assert zero == exact_law(target_only(DEEP, LAWS, threshold_acc=F(1, 10**9)))
+    assert next_token(zero, (), 3) == [F(1), F(0), F(0)]
+    second = exact_law(target_only(FORK, ((F(0), F(1, 2), F(1, 2)), *LAWS[1:]), F(1), F(0)))
+    assert next_token(second, (), 3) == [F(0), F(1), F(0)]
+
+
 def test_a_child_without_probability_is_never_taken() -> None:
     law = exact_law(target_only(FORK, ((F(0), F(1, 2), F(1, 2)), *LAWS[1:])))
     assert not [tokens for tokens in law if tokens[0] == 0]

@@ -173,6 +173,36 @@ def test_a_function_that_no_command_line_finds_is_run_again_by_its_item(
     )
 
 
+BESIDE = """
+import treeproof
+
+def attend(x, q, k, v, k_cache, v_cache):
+    return q.new_zeros(*q.shape[:2], v.shape[2])
+
+test_cascade = treeproof.make_tests("cascade", examples=1)
+
+def test_by_hand():
+    treeproof.assert_tree_attention(attend)
+"""
+
+
+def test_a_violation_beside_made_tests_is_named_and_shown_at_the_line_of_the_call(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_beside=BESIDE)
+    result = pytester.runpytest_inprocess("-p", "no:randomly")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "in made tests: no identity violated in 2 checks",
+            "✗ identities violated in other tests: test_beside.py::test_by_hand",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*✓ no identity violated*")
+    result.stdout.fnmatch_lines(["test_beside.py:9: *"])
+    result.stdout.no_fnmatch_line("*assertion.py:*")
+
+
 def test_a_session_in_which_all_our_tests_were_skipped_fails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(absent=ABSENT)
     pytester.makepyfile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
@@ -181,12 +182,16 @@ def test_without_case_or_check_the_sentence_and_the_command_remain() -> None:
     ]
 
 
-def test_an_output_failure_says_how_far_beyond_the_bound() -> None:
-    off = msgspec.structs.replace(SIBLING, identity="output", kind="beyond-bound", column=None)
+@pytest.mark.parametrize(("kind", "said"), [("outside-bound", True), ("wrong-lse", False)])
+def test_an_output_failure_says_how_far_beyond_the_bound_where_it_is_about_the_output(
+    kind: str, said: bool
+) -> None:
+    off = msgspec.structs.replace(SIBLING, identity="output", kind=kind, column=None)
     what = explained(case_of((-1, 0, 0)), off)
     assert what.checked is not None
     checked = msgspec.structs.replace(what.checked, margin=31.25)
-    assert "  worst error 31.2 times the bound" in plain(replace(what, checked=checked))
+    lines = plain(replace(what, checked=checked))
+    assert ("  worst error 31.2 times the bound" in lines) == said
 
 
 def test_a_likely_cause_is_said() -> None:

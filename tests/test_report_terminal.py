@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
-from treeproof.contract.event import CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
+from treeproof.contract.event import Began, CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Cell, Failure
 from treeproof.contract.kernels import Kernel
 from treeproof.contract.tree import CandidateTree
@@ -367,6 +367,8 @@ def test_progress_tells_what_is_tried_and_what_failed() -> None:
         first, second = progress.__rich__().plain.splitlines()
     assert first == "0:00  1 case  34 rows  3 checks  1 failure"
     assert second == "u, 3+31 rows"
+    progress(Began(what="reducing 2 failures"))
+    assert progress.__rich__().plain.splitlines()[1] == "reducing 2 failures"
 
 
 def test_progress_is_silent_in_a_pipe() -> None:

@@ -112,6 +112,13 @@ class Covered(_Event, frozen=True, tag="covered"):
     checks: int
 
 
+class Began(_Event, frozen=True, tag="began"):
+    """What the run does now, in words, where that shows in no other event for a while. It is told to
+    listeners and not written down."""
+
+    what: str
+
+
 class Finished(_Event, frozen=True, tag="finished"):
     """The run came to its end; without this event it was cut short."""
 
@@ -123,4 +130,6 @@ class Finished(_Event, frozen=True, tag="finished"):
     and without the reduction of failures."""
 
 
-Event = CaseDrawn | Checked | WorkerLost | Reduced | Diagnosed | Tolerated | Covered | Finished
+Event = (
+    CaseDrawn | Checked | WorkerLost | Reduced | Diagnosed | Tolerated | Covered | Began | Finished
+)

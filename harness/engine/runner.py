@@ -11,7 +11,7 @@ from functools import partial
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked, Event, Finished
+from treeproof.contract.event import Began, Checked, Event, Finished
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.beginning import begin, load_capabilities, new_folder, worker_settings
 from treeproof.engine.explain import explain_failures
@@ -137,6 +137,7 @@ class _Session:
                 self.reason = self._check_all(supply)
                 if self.settings.reduce:
                     so_far = Run.read(self.folder.path)
+                    self._tell("reducing", so_far)
                     reduce_failures(
                         so_far, self.pool, self.backends, self.settings, self.ledger, self.emit
                     )
@@ -150,7 +151,13 @@ class _Session:
         """Causes rest on evidence that only our own checker gathers."""
         if self.checker == CHECKER:
             so_far = Run.read(self.folder.path)
+            self._tell("looking for the causes of", so_far)
             explain_failures(so_far, self.pool, self.backends, self.settings, self.emit)
+
+    def _tell(self, does: str, so_far: Run) -> None:
+        count = len(so_far.failures)
+        if count:
+            self.on_event(Began(what=f"{does} {count} failure{'s' if count > 1 else ''}"))
 
     def finish(self) -> None:
         for event in self.ledger.counts():
@@ -192,6 +199,12 @@ class _Session:
         left = f"{why}; {supply.left} of {supply.total} parts of the run were left"
         return left if supply.left else ""
 
+    def _ends(self) -> float | None:
+        """When no further check of a soak is begun: what it leaves out, nobody asked for."""
+        if not self.settings.endless or self.settings.time_limit is None:
+            return None
+        return time.time() + self.settings.time_limit - (time.monotonic() - self.started)
+
     def _start(self, drawn: Drawn) -> None:
         case = drawn.case
         self.folder.write_case(case)
@@ -216,7 +229,7 @@ class _Session:
             else:
                 able.append(backend)
         if able:
-            self.pool.submit(case, tuple(able), frozenset(self.columns))
+            self.pool.submit(case, tuple(able), frozenset(self.columns), self._ends())
 
     def _why_not(self, case: VerifyCase, backend: BackendMeta) -> str:
         """Why the backend is not launched on this case; empty where it is."""

@@ -65,8 +65,15 @@ class Run:
 
     @cached_property
     def cases(self) -> tuple[CaseDrawn, ...]:
-        """Distinct cases of the run, in the order they were drawn."""
-        return tuple(case for case in self._all_cases.values() if case.unit != REDUCED_UNIT)
+        """Distinct cases of the run, in the order they were drawn.
+
+        A soak is over before the last ones are checked; those are none of it.
+        """
+        drawn = (case for case in self._all_cases.values() if case.unit != REDUCED_UNIT)
+        if not self.meta.settings.get("endless"):
+            return tuple(drawn)
+        begun = {case for case, _ in self._all_checks}
+        return tuple(case for case in drawn if case.case in begun)
 
     @cached_property
     def checks(self) -> tuple[Checked, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ class WorkerSettings:
 @dataclass(frozen=True)
 class Task:
     """One case on some backends, by these probes. `writer` names the events file; empty: nothing is
-    recorded."""
+    recorded. From `until` on (seconds of `time.time()`) no further backend is begun."""
 
     number: int
     case: VerifyCase
@@ -65,6 +66,7 @@ class Task:
     identities: frozenset[str]
     writer: str = ""
     probes: frozenset[str] = frozenset(PROBES)
+    until: float | None = None
 
 
 def initialize(device_kind: str) -> None:
@@ -144,7 +146,8 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
     Raises InternalError for whatever else happens: exceptions travel badly between processes.
     """
     with _working(task, settings, settings.checker) as work:
-        return [_check_one(work, meta) for meta in task.backends]
+        in_time = (meta for meta in task.backends if task.until is None or time.time() < task.until)
+        return [_check_one(work, meta) for meta in in_time]
 
 
 def explain(task: Task, settings: WorkerSettings) -> tuple[Diagnosed, ...]:

@@ -81,14 +81,23 @@ class WorkerPool:
         return len(self._launches) < QUEUED * len(self.seats)
 
     def submit(
-        self, case: VerifyCase, backends: tuple[BackendMeta, ...], identities: frozenset[str]
+        self,
+        case: VerifyCase,
+        backends: tuple[BackendMeta, ...],
+        identities: frozenset[str],
+        until: float | None = None,
     ) -> None:
-        """Check a case, recorded in the run folder; the outcome comes from `wait`."""
+        """Check a case, recorded in the run folder; the outcome comes from `wait`.
+
+        No backend is begun at or after `until` (seconds of `time.time()`); None: all are.
+        """
         held = {id(seat): 0 for seat in self.seats}
         for launch in self._launches:
             held[id(launch.seat)] += 1
         seat = min(self.seats, key=lambda seat: held[id(seat)])
-        self._launches.append(self._launch(seat, case, backends, identities, seat.name))
+        self._launches.append(
+            self._launch(seat, case, backends, identities, seat.name, until=until)
+        )
 
     def wait(self) -> list[Done | Lost]:
         """What has ended, after a moment at most; empty where nothing has.
@@ -173,8 +182,9 @@ class WorkerPool:
         launch_timeout: float | None = None,
         function: Callable[[Task, WorkerSettings], Any] = worker.check,
         probes: frozenset[str] = frozenset(PROBES),
+        until: float | None = None,
     ) -> _Launch:
-        task = Task(next(self._numbers), case, backends, identities, writer, probes)
+        task = Task(next(self._numbers), case, backends, identities, writer, probes, until)
         settings = self._settings
         if launch_timeout is not None:
             settings = replace(settings, launch_timeout=launch_timeout)

@@ -6,7 +6,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,9 @@ from treeproof.plugin.run import PytestRun
 
 ATTRIBUTE = "treeproof"
 """Of the reports of our items: what they say to the process that reports."""
+
+VIOLATED = "treeproof_violated"
+"""Of the reports of other items that raised: whether it was a TreeAttentionError."""
 
 ALL_SKIPPED = "all treeproof tests were skipped, so nothing was checked"
 
@@ -38,6 +41,9 @@ class Reporter:
     """By name. A `reference` is empty where no command line finds the backend."""
     failed: dict[str, str] = field(default_factory=dict)
     """First failing item of each backend."""
+    beside: list[str] = field(default_factory=list)
+    """Items that no made test is behind and that raised a TreeAttentionError: the run knows nothing of
+    them."""
     over: bool = False
     """A known failure does not fail any more."""
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -47,6 +53,8 @@ class Reporter:
         return bool(self.skipped) and not self.ran
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, VIOLATED, False):
+            self.beside.append(report.nodeid)
         names = getattr(report, ATTRIBUTE, None)
         if names is None:
             return
@@ -126,7 +134,7 @@ class Reporter:
         terminalreporter.section("treeproof")
         if self.backends:
             unfound = {n: item for n, item in self.failed.items() if not self.backends[n].reference}
-            for line in summary_lines(Run.read(self.run.folder.path), unfound):
+            for line in summary_lines(Run.read(self.run.folder.path), unfound, self.beside):
                 terminalreporter.write_line(line)
         if self.nothing_checked:
             for reason, count in self.skipped.items():
@@ -134,10 +142,11 @@ class Reporter:
             terminalreporter.write_line(f"✗ {ALL_SKIPPED}", red=True, bold=True)
 
 
-def summary_lines(run: Any, failed: Mapping[str, str]) -> Iterator[str]:
+def summary_lines(run: Any, failed: Mapping[str, str], beside: Sequence[str] = ()) -> Iterator[str]:
     """The matrix, what was not judged and why, the figures, and each distinct failure once.
 
-    `failed` has the failing item of backends that can be run again in no other way.
+    `failed` has the failing item of backends that can be run again in no other way. `beside` are items
+    that found violations of their own, and of which the run has no record.
     """
     from treeproof.reports.console import printable
     from treeproof.reports.ledger_lines import ledger_lines
@@ -154,4 +163,12 @@ def summary_lines(run: Any, failed: Mapping[str, str]) -> Iterator[str]:
         )
         item = failed.get(group.backend)
         yield replay_command(run, group) if item is None else shlex.join(["pytest", item])
-    yield from (printable(line.plain) for line in last_words(run))
+    words = [printable(line.plain) for line in last_words(run)]
+    if beside:
+        clean = "✓ no identity violated in "
+        words = [
+            f"in made tests: {line.removeprefix('✓ ')}" if line.startswith(clean) else line
+            for line in words
+        ]
+        words.append(f"✗ identities violated in other tests: {', '.join(beside)}")
+    yield from words

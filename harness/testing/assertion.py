@@ -67,6 +67,7 @@ def assert_tree_attention(
     outside the backend's capabilities; BackendUnavailable where its packages are missing.
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_REPEATED}
+    __tracebackhide__ = True  # pytest shows the caller's line
     known = _as_backend(backend, consumes, capabilities, numerics)
     shape = AttentionShape(
         num_q_heads=num_q_heads,

@@ -97,6 +97,7 @@ def check_step(
     Returns the failures, or raises TreeAttentionError where there are any and `raise_on_failure`.
     Raises ValueError where an argument cannot be used or nothing was given to judge.
     """
+    __tracebackhide__ = True  # pytest shows the caller's line
     tables = {name: table for name, table in metadata.items() if table is not None}
     require_complete(tables)
     requests = requests_of(
