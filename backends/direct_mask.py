@@ -40,6 +40,7 @@ from treeproof.contract.registry import register
         sinks=True,
         alibi=True,
         kv_dtypes={None, "float8_e4m3fn", "int8"},
+        cache_layouts={"NHD", "layered", "interleaved"},
     ),
     numerics=Numerics(p="float32", mul="float32", v="float32"),
 )

@@ -103,7 +103,7 @@ def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
     changed[own] = False
     if scene.case.layout.pad_slot >= 0:
         changed[scene.case.layout.pad_slot] = False
-    failures: list[Failure] = []
+    failures = judge_strayed(done.strayed, "attend")
     if not bool((~right).any() | changed.any()):
         return failures
     for i in (~right).nonzero().flatten().tolist()[:12]:
@@ -125,6 +125,17 @@ def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
             )
         )  # fmt: skip
     return failures
+
+
+def judge_strayed(slots: Sequence[int], stage: str) -> list[Failure]:
+    """Measured: memory of other layers was written beside these slots."""
+    return [
+        _failure(
+            "other-layer-written", "measured", stage,
+            f"{stage} writes into another layer's cache, beside slot {slot}",
+        )
+        for slot in slots[:12]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ def in_words(can: Capabilities) -> str:
         *([f"head dims {_numbers(can.head_dims)}"] if can.head_dims is not None else []),
         *([_pairs(can.head_dim_pairs)] if can.head_dim_pairs is not None else []),
         *([f"page sizes {_numbers(can.page_sizes)}"] if can.page_sizes is not None else []),
+        *_layouts(can.cache_layouts),
         *([f"masks {' '.join(sorted(can.mask_modes))}"] if can.mask_modes is not None else []),
         *([f"pad slot {_numbers(can.pad_slots)}"] if len(can.pad_slots) == 1 else []),
         *_no("unfilled prefix cells of a mask", can.unfilled_prefix_mask),
@@ -122,6 +123,11 @@ def _pairs(pairs: Set[tuple[int, int]]) -> str:
     if mixed:
         words += f" and {mixed} pairs of different ones for keys and values"
     return words
+
+
+def _layouts(taken: Set[str]) -> list[str]:
+    """NHD goes without saying."""
+    return [] if set(taken) == {"NHD"} else [f"cache layouts {' '.join(sorted(taken))}"]
 
 
 def _numbers(values: Iterable[int]) -> str:

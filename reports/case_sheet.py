@@ -42,6 +42,7 @@ def _settings(case: VerifyCase) -> list[str]:
     rotary = "" if shape.rotary is None else f", rotary base {shape.rotary:g}"
     pages = f"{layout.num_slots // layout.page_size} pages of {layout.page_size}, {layout.order}"
     shared = f", first {layout.shared_prefix} columns shared" if layout.shared_prefix else ""
+    storage = "" if layout.storage == "NHD" else f", caches {layout.storage}"
     evicted = ", pages behind the window evicted" if layout.evicted else ""
     slack = f", {mask.slack} spare cells" if mask.slack else ""
     undefined = "" if mask.fill_prefix else ", prefix cells undefined"
@@ -50,7 +51,7 @@ def _settings(case: VerifyCase) -> list[str]:
         f"  attention  {shape.num_q_heads} query and {shape.num_kv_heads} key heads, head dim "
         f"{shape.head_dim}, values {shape.v_head_dim}, {shape.dtype}, {visible}{rotary}",
         f"  cache      {pages}, pad slot {layout.pad_slot}, table padded with "
-        f"{layout.page_table_pad}{shared}{evicted}",
+        f"{layout.page_table_pad}{shared}{evicted}{storage}",
         f"  mask       {mask.mode.name}{slack}{undefined}",
         f"  data       seed {case.seed}{spread}",
     ]

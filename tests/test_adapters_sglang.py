@@ -35,6 +35,9 @@ PASSING = {
     "pages-of-sixteen": case_of(
         request(SIX, 30), layout=KVLayout(page_size=16, num_slots=96, order="reversed")
     ),
+    "one-layer-of-many": case_of(
+        request(SIX, 9), layout=KVLayout(page_size=1, num_slots=64, storage="layered")
+    ),
     "odd-head-dims": case_of(request(SIX, 5), head_dim=80, v_head_dim=96, rotary=10_000.0),
     "two-tiles-of-rows": case_of(request([-1, *[0] * 33, *range(1, 34)], 3), layout=KVLayout(page_size=1, num_slots=128)),
 }  # fmt: skip

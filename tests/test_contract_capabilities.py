@@ -152,6 +152,13 @@ ABILITIES: list[tuple[dict[str, object], VerifyCase, str]] = [
         case(kv_dtype="float8_e4m3fn"),
         "a cache in float8_e4m3fn",
     ),
+    (
+        {"cache_layouts": {"NHD", "layered"}},
+        msgspec.structs.replace(
+            case(), layout=KVLayout(page_size=2, num_slots=64, storage="layered")
+        ),
+        "cache layout layered",
+    ),
 ]
 
 

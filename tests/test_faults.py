@@ -94,7 +94,7 @@ def test_how_many_pairs_of_a_fault_and_a_backend_each_stage_has():
     of_stage = Counter(pair.values[0].stage for pair in PAIRS)
     by_name = sorted(of_stage.items())
     assert by_name == [
-        ("accept", 117), ("attend", 428), ("build", 369), ("commit", 168), ("forward", 9),
+        ("accept", 117), ("attend", 443), ("build", 369), ("commit", 173), ("forward", 9),
         ("merge", 6),
     ]  # fmt: skip
 

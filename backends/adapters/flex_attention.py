@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 from treeproof.backends.adapters import tree_mask
 from treeproof.backends.adapters.tree_mask import owner, tree_cells
-from treeproof.backends.reference.store import store_kv
+from treeproof.backends.reference.store import at_slots, store_kv
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.capabilities import Capabilities, Device, Numerics
 from treeproof.contract.inputs import Attended, VerifyInput
@@ -47,6 +47,7 @@ def _capabilities(*devices: Device) -> Capabilities:
         # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
         nan_safe=False,
         tree_kv="operand",
+        cache_layouts={"NHD", "HND", "layered", "interleaved"},
         devices=frozenset(devices),
         softcap=True,
         sinks=True,
@@ -106,7 +107,8 @@ def _attend(
     store_kv(x, k, v, k_cache, v_cache)
     keys = _keys(x)
     visible = _visible(x, keys)
-    k_all, v_all = torch.cat([k_cache[keys.slots], k]), torch.cat([v_cache[keys.slots], v])
+    at = at_slots(keys.slots, x.kv)
+    k_all, v_all = torch.cat([k_cache[at], k]), torch.cat([v_cache[at], v])
     if x.sinks is not None:
         visible = pad(visible, (0, 1), value=True)
         k_all, v_all = (pad(t, (0, 0, 0, 0, 0, 1)) for t in (k_all, v_all))

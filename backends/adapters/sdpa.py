@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from treeproof.backends.adapters import tree_mask
 from treeproof.backends.adapters.tree_mask import tree_cells
-from treeproof.backends.reference.store import store_kv
+from treeproof.backends.reference.store import at_slots, store_kv
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.contract.registry import register
@@ -28,7 +28,11 @@ from treeproof.contract.registry import register
     "sdpa-direct-mask",
     consumes=tree_mask.READS | {"positions", "out_cache_loc", "kv_indices"},
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
-    capabilities=Capabilities(nan_safe=False, tree_kv="operand"),
+    capabilities=Capabilities(
+        nan_safe=False,
+        tree_kv="operand",
+        cache_layouts={"NHD", "HND", "layered", "interleaved"},
+    ),
     numerics=Numerics(p="input"),
     kernels={"aten::scaled_dot_product_attention"},
 )
@@ -52,10 +56,11 @@ def attend(
         if x.shape.window is not None:
             logical = torch.cat([index, x.positions[own]])
             mask = mask & (logical > x.positions[own, None] - x.shape.window)
+        at = at_slots(slots, x.kv)
         attended = scaled_dot_product_attention(
             _batched(q[own]),
-            _batched(torch.cat([k_cache[slots], k[own]])),
-            _batched(torch.cat([v_cache[slots], v[own]])),
+            _batched(torch.cat([k_cache[at], k[own]])),
+            _batched(torch.cat([v_cache[at], v[own]])),
             attn_mask=mask,
             scale=x.shape.score_scale,
             enable_gqa=True,

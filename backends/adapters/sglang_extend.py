@@ -47,6 +47,7 @@ def capabilities() -> Capabilities:
         # 64 now and then read shared memory out of bounds.
         head_dims={16, 32, *_HEAD_DIMS} if on_cpu else _HEAD_DIMS,
         mask_modes={"FULL_MASK"},
+        cache_layouts={"NHD", "layered", "interleaved"},
         nan_safe=False,
         tree_kv="operand",
     )

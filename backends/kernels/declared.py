@@ -15,6 +15,7 @@ def capabilities(*, nan_safe: bool) -> Capabilities:
         devices={"cpu"} if on_cpu else {"cuda"},
         # The interpreter cuts bits off where a GPU rounds to bfloat16.
         dtypes={"float32", "float16"} if on_cpu else {"float32", "bfloat16", "float16"},
+        cache_layouts={"NHD", "layered", "interleaved"},
         nan_safe=nan_safe,
         softcap=True,
         sinks=True,

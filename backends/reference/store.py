@@ -7,20 +7,28 @@ from torch import Tensor
 
 from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import VerifyInput
+from treeproof.contract.layout import KVLayout
 
 
 def store_kv(x: VerifyInput, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
     """Write row i of `k` (T, Hkv, D) and `v` (T, Hkv, Dv) to slot `x.out_cache_loc[i]`, in place.
 
-    `k_cache` (num_slots, Hkv, D) and `v_cache` (num_slots, Hkv, Dv) have the dtypes of `k` and `v`,
-    or hold float8_e4m3fn or int8 codes of them by `x.k_scale` and `x.v_scale`. Rows whose slot is -1
+    `k_cache` (num_slots, Hkv, D) and `v_cache` (num_slots, Hkv, Dv), or in pages where `x.kv.storage`
+    is HND, have the dtypes of `k` and `v`, or hold float8_e4m3fn or int8 codes of them by `x.k_scale` and `x.v_scale`. Rows whose slot is -1
     (padding) are not written. Raises ValueError where the cache is quantised and a scale is None.
     """
     note("store")
     home = x.out_cache_loc >= 0
-    slots = x.out_cache_loc[home]
-    k_cache[slots] = _coded("k_scale", k[home], x.k_scale, k_cache.dtype)
-    v_cache[slots] = _coded("v_scale", v[home], x.v_scale, v_cache.dtype)
+    at = at_slots(x.out_cache_loc[home], x.kv)
+    k_cache[at] = _coded("k_scale", k[home], x.k_scale, k_cache.dtype)
+    v_cache[at] = _coded("v_scale", v[home], x.v_scale, v_cache.dtype)
+
+
+def at_slots(slots: Tensor, kv: KVLayout) -> tuple[Tensor | slice, ...]:
+    """The index of `slots` (n,) in a cache, whose rows there are (n, Hkv, lanes)."""
+    if kv.storage != "HND":
+        return (slots,)
+    return slots // kv.page_size, slice(None), slots % kv.page_size
 
 
 def _coded(name: str, rows: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:

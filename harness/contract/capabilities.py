@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from treeproof.contract.case import DTYPES, Request, VerifyCase
+from treeproof.contract.layout import CacheLayout
 from treeproof.contract.shape import Dtype
 from treeproof.contract.typed import Typed
 
@@ -39,6 +40,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     None means no limit. `max_topk` bounds `VerifyInput.topk`, `max_rows` the rows of one request,
     padded ones included. `min_window`: keys of the narrowest sliding window, the query's own
     included. `same_tree`: all requests of a batch hold one tree in one row order.
+    `cache_layouts`: how the caches handed over may lie in memory (`KVLayout.storage`).
     `head_dims` holds for keys and values alike, `head_dim_pairs` for a width of keys with one of
     values. `unfilled_prefix_mask`: prefix cells of a FULL_MASK may be left undefined, because they are
     not read. `pad_slots`: those of `KVLayout.pad_slot`; whoever keeps slot 0 for padding takes {0}.
@@ -75,6 +77,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     head_dims: Set[Positive] | None = None
     head_dim_pairs: Set[tuple[Positive, Positive]] | None = None
     page_sizes: Set[Positive] | None = None
+    cache_layouts: Set[CacheLayout] = frozenset({"NHD"})
     mask_modes: Set[MaskName] | None = None
     unfilled_prefix_mask: bool = True
     pad_slots: Set[PadSlot] = frozenset({0, -1})
@@ -130,6 +133,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
                 self.page_sizes is not None and layout.page_size not in self.page_sizes,
                 f"page size {layout.page_size}",
             ),
+            (layout.storage not in self.cache_layouts, f"cache layout {layout.storage}"),
             (
                 self.mask_modes is not None and case.mask.mode.name not in self.mask_modes,
                 f"mask mode {case.mask.mode.name}",

@@ -11,6 +11,13 @@ MAX_SLOTS = 1 << 24
 MAX_SLACK = 1 << 20
 
 Order = Literal["contiguous", "reversed", "interleaved", "shuffled"]
+CacheLayout = Literal["NHD", "HND", "layered", "interleaved"]
+"""How the caches that a backend is handed lie in memory, lanes always one after another.
+
+`NHD`: (num_slots, Hkv, lanes), contiguous. `layered`: the same, a view of one layer of a tensor for all
+of them, (num_slots, layers, Hkv, lanes). `interleaved`: the same, a view of memory that holds each
+slot's K before its V, (num_slots, 2, Hkv, lanes) where both are as wide. `HND`: (pages, Hkv, page_size,
+lanes), contiguous; slot s is [s // page_size, :, s % page_size]."""
 
 
 class MaskMode(IntEnum):
@@ -30,7 +37,7 @@ class KVLayout(Typed, frozen=True, kw_only=True):
     is then never handed out) or -1. `page_table_pad` fills table cells past a request's length.
     `shared_prefix` first columns, whole pages, of every request are the slots of request 0 (a radix
     cache hit). With `evicted`, prefix pages that no row's window reaches have been given back and
-    their table cells hold `page_table_pad`.
+    their table cells hold `page_table_pad`. `storage` is how the caches lie in memory.
     """
 
     page_size: int
@@ -40,6 +47,7 @@ class KVLayout(Typed, frozen=True, kw_only=True):
     page_table_pad: int = 0
     shared_prefix: int = 0
     evicted: bool = False
+    storage: CacheLayout = "NHD"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,6 +32,7 @@ FEW_NODES = 32
 EXCHANGES = 48
 """So many exchanges at most are tried on one minimal case."""
 SIMPLER_LAYOUTS: tuple[dict[str, Any], ...] = (
+    {"storage": "NHD"},
     {"order": "contiguous"},
     {"shared_prefix": 0},
     {"evicted": False},

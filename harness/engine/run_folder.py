@@ -21,6 +21,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Event
 from treeproof.contract.failure import Cell
 from treeproof.contract.known_failure import KnownFailure
+from treeproof.contract.layout import CacheLayout
 from treeproof.contract.wire import (
     FileError,
     Reproducer,
@@ -42,6 +43,7 @@ class BackendMeta(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     """Names of the kernels that every launch of its attend must run."""
+    cache_layouts: tuple[CacheLayout, ...] = ("NHD",)
     unavailable: str = ""
     """Why it cannot run here, and what to install; empty where it can."""
 

@@ -36,6 +36,7 @@ from treeproof.engine.supply import (
 )
 from treeproof.engine.worker import InternalError
 from treeproof.engine.worker_pool import Done, WorkerPool
+from treeproof.generate.storage import stored
 
 CHECKER = "treeproof.engine.check"
 MOST_LOSSES = 3
@@ -206,16 +207,22 @@ class _Session:
         return time.time() + self.settings.time_limit - (time.monotonic() - self.started)
 
     def _start(self, drawn: Drawn) -> None:
-        case = drawn.case
-        self.folder.write_case(case)
         wanted = drawn.source.backends
+        takers: dict[VerifyCase, list[BackendMeta]] = {}
+        for backend in self.backends:
+            if not wanted or backend.name in wanted:
+                layouts = backend.cache_layouts if drawn.source.varied else ()
+                takers.setdefault(stored(drawn.case, layouts), []).append(backend)
+        for case, backends in (takers or {drawn.case: []}).items():
+            self._give(case, backends, drawn)
+
+    def _give(self, case: VerifyCase, backends: Sequence[BackendMeta], drawn: Drawn) -> None:
+        self.folder.write_case(case)
         asked = self.asked.get(case.id)
         if asked is None:
             asked = self.asked[case.id] = set()
             self.emit(case_drawn(case, drawn.source.name, drawn.seconds))
-        new = tuple(
-            b for b in self.backends if b.name not in asked and (not wanted or b.name in wanted)
-        )
+        new = tuple(backend for backend in backends if backend.name not in asked)
         asked.update(b.name for b in new)
         self._submit(case, new)
 

@@ -31,6 +31,8 @@ class Source:
     name: str
     draw: Callable[[], Sequence[VerifyCase]]
     backends: frozenset[str] | None = None
+    varied: bool = False
+    """Each backend gets the cases in one of the cache layouts that it takes."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Sour
         return list(dict.fromkeys(levelled(case, width) for case in draw(unit)))
 
     return [
-        Source(unit.name, partial(cases, width), names) for width, names in by_width(able).items()
+        Source(unit.name, partial(cases, width), names, varied=True)
+        for width, names in by_width(able).items()
     ]
 
 

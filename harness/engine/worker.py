@@ -95,6 +95,7 @@ def probe(reference: str) -> BackendMeta:
         name=backend.name,
         stages=tuple(sorted(backend.stages)),
         kernels=tuple(sorted(backend.kernels)),
+        cache_layouts=tuple(sorted(backend.capabilities.cache_layouts)),
     )
 
 

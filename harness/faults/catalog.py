@@ -17,6 +17,7 @@ from treeproof.faults import (
     frontiers,
     heads,
     kernels,
+    layouts,
     lengths,
     links,
     malformed,
@@ -72,6 +73,7 @@ FAULTS: tuple[Fault, ...] = (
     *edges.FAULTS,
     *engines.FAULTS,
     *kernels.FAULTS,
+    *layouts.FAULTS,
 )
 
 

@@ -21,9 +21,9 @@ def fitted(
 ) -> VerifyCase | None:
     """The case with what a kernel is compiled for changed to what `able` allows.
 
-    Dtype (unless `dtype` asks for one), head layout, head dims, page size, window, scores, mask mode
-    and row order may change, and requests after the first may go; trees and prefixes never do. None
-    where no change helps.
+    Dtype (unless `dtype` asks for one), head layout, head dims, cache layout, page size, window,
+    scores, mask mode and row order may change, and requests after the first may go; trees and prefixes
+    never do. None where no change helps.
     """
     if able.refusal(case, device) is None:
         return case
@@ -112,6 +112,9 @@ def _visibility(case: VerifyCase, able: Capabilities) -> Full | Window:
 
 def _with_layout(case: VerifyCase, able: Capabilities) -> VerifyCase:
     layout = case.layout
+    if layout.storage not in able.cache_layouts:
+        layout = replace(layout, storage=min(able.cache_layouts))
+        case = replace(case, layout=layout)
     if able.page_sizes is None or layout.page_size in able.page_sizes:
         return case
     page = min(able.page_sizes, key=lambda size: (abs(size - layout.page_size), size))

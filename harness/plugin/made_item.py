@@ -30,6 +30,7 @@ from treeproof.engine.supply import case_drawn
 from treeproof.generate.cases import cases
 from treeproof.generate.profiles import settings_of
 from treeproof.generate.shapes import ShapeGroup
+from treeproof.generate.storage import stored
 from treeproof.generate.units import units
 from treeproof.plugin.run import PytestRun
 from treeproof.testing.smallest import smallest
@@ -157,7 +158,7 @@ class _Item:
         @hypothesis.settings(drawing, phases=(hypothesis.Phase.generate,))
         @hypothesis.given(cases(self.share.group, self.settings.profile))
         def check(case: VerifyCase) -> None:
-            self._judge(case, name)
+            self._judge(stored(case, self.backend.capabilities.cache_layouts), name)
 
         check()
 

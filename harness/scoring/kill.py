@@ -44,7 +44,13 @@ def kill(
 ) -> Kill:
     """Plant the fault into the backend and look for it, by these probes; perhaps for its cause."""
     planted = pair.fault.into(load(pair.backend))
-    able = (c for c in drawn_cases() if planted.capabilities.refusal(c, "cpu") is None)
+    # A fault of one cache layout is looked for where the caches lie so.
+    storage = pair.fault.smallest.layout.storage
+    drawn = (
+        msgspec.structs.replace(c, layout=msgspec.structs.replace(c.layout, storage=storage))
+        for c in drawn_cases()
+    )
+    able = (c for c in drawn if planted.capabilities.refusal(c, "cpu") is None)
     with asking(pair, planted) as ask:
         found = search(pair, ask, able, reduced=reduced, probes=probes)
     return _diagnosed(pair, found, planted) if diagnosed and found.case is not None else found

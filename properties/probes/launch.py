@@ -13,6 +13,7 @@ from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.generate.layer import neutral
 from treeproof.properties.contract import require_finite, valid_attended
 from treeproof.properties.probes.quantised import codes, decoded
+from treeproof.properties.probes.storage import Caches
 from treeproof.properties.scene import Scene
 
 AttendCall = Callable[[VerifyInput, Tensor, Tensor, Tensor, Tensor, Tensor], Any]
@@ -59,6 +60,8 @@ class Launched:
     v_before: Tensor
     k_cache: Tensor
     v_cache: Tensor
+    strayed: tuple[int, ...] = ()
+    """Slots at which the memory of another layer was written."""
 
 
 def launch(
@@ -66,16 +69,16 @@ def launch(
 ) -> Launched:
     """Fill fresh caches, call attend once, check shapes and that real rows are finite."""
     x, k, v = _prepared(scene, x, contents)
-    k_cache, v_cache = k.before.clone(), v.before.clone()
+    caches = _held(scene, k, v, k.before.clone(), v.before.clone())
     q, k_rows, v_rows = contents.q.clone(), k.given.clone(), v.given.clone()
-    attended = valid_attended(attend(x, q, k_rows, v_rows, k_cache, v_cache), scene)
+    attended = valid_attended(attend(x, q, k_rows, v_rows, caches.k, caches.v), scene)
     require_finite(_not_finite(attended.out, scene), scene, probe)
     # A kernel may write every launch into one buffer of its own (a captured graph does).
     lse = None if attended.lse is None else attended.lse.clone()
     attended = replace(attended, out=attended.out.clone(), lse=lse)
     return Launched(
         attended, q, k_rows, v_rows, k.given, v.given, k.stored, v.stored,
-        k.before, v.before, k_cache, v_cache,
+        k.before, v.before, *caches.by_slot(), caches.strayed(),
     )  # fmt: skip
 
 
@@ -91,7 +94,8 @@ def outputs(
     for contents in each:
         told, k, v = _prepared(scene, x, contents)
         rows = contents.q.clone(), k.given.clone(), v.given.clone()
-        out = valid_attended(attend(told, *rows, k.before, v.before), scene).out
+        caches = _held(scene, k, v, k.before, v.before)
+        out = valid_attended(attend(told, *rows, caches.k, caches.v), scene).out
         bad |= _not_finite(out, scene)
         yield out
     require_finite(bad, scene, probe)
@@ -116,11 +120,18 @@ def _prepared(scene: Scene, x: VerifyInput, contents: Contents) -> tuple[VerifyI
 @dataclass(frozen=True)
 class _Laid:
     """`before` (num_slots, Hkv, lanes): the cache before the launch. `given`, `stored` (T, Hkv,
-    lanes): the rows' own numbers, and what they are to be stored as."""
+    lanes): the rows' own numbers, and what they are to be stored as. `stale` (Hkv, lanes), as it is
+    stored."""
 
     before: Tensor
     given: Tensor
     stored: Tensor
+    stale: Tensor
+
+
+def _held(scene: Scene, k: _Laid, v: _Laid, k_cache: Tensor, v_cache: Tensor) -> Caches:
+    """The caches as the backend gets them; what is stale lies in the layers beside them, too."""
+    return Caches.laid(scene.case.layout, k_cache, v_cache, k.stale, v.stale)
 
 
 def _laid(scene: Scene, held: Tensor, stale: Tensor, scale: Tensor | None) -> _Laid:
@@ -139,7 +150,7 @@ def _laid(scene: Scene, held: Tensor, stale: Tensor, scale: Tensor | None) -> _L
     before = stored.clone()
     before[scene.tree_slots] = stale
     given = rows if scale is None else decoded(rows, scale).to(held.dtype)
-    return _Laid(before, given, rows)
+    return _Laid(before, given, rows, stale)
 
 
 def zeros(scene: Scene, width: int) -> Tensor:

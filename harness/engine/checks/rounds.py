@@ -11,6 +11,7 @@ from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import candidate, contract, kv, traversal
 from treeproof.properties.probes.codes import sign_codes
+from treeproof.properties.probes.storage import Caches
 from treeproof.properties.violation import Violation
 
 
@@ -75,16 +76,21 @@ def _commit(trial: Trial, seen: VerifyInput) -> None:
         sign_codes(slots, shape.num_kv_heads, shape.head_dim, 3, device).to(stored),
         sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 4, device).to(stored),
     )
+    beside = (
+        sign_codes(slots, shape.num_kv_heads, shape.head_dim, 7, device).to(stored),
+        sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 8, device).to(stored),
+    )
     failures: list[Failure] = []
     for move, accepted in zip(trial.prepared.moves, trial.prepared.accepted, strict=True):
-        after = (before[0].clone(), before[1].clone())
+        caches = Caches.laid(trial.case.layout, before[0].clone(), before[1].clone(), *beside)
         given = copied(seen), copied(accepted)
-        result = trial.call("commit", trial.instance.commit, *given, *after)
+        result = trial.call("commit", trial.instance.commit, *given, caches.k, caches.v)
         trial.unchanged("commit", seen, given[0])
         trial.unchanged("commit", accepted, given[1])
         done = contract.valid_committed(result, trial.scene)
         with trial.timed("check"):
-            failures += kv.judge_commit(trial.scene, move, done, before, after)
+            failures += kv.judge_commit(trial.scene, move, done, before, caches.by_slot())
+            failures += kv.judge_strayed(caches.strayed(), "commit")
     if trial.borrows("commit"):
         trial.not_checked("kv", "measured", "commit", "reference: its commit stage calls ours")
     else:

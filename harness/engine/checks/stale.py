@@ -29,6 +29,7 @@ from treeproof.generate.related import larger, twin
 from treeproof.properties.kv import judge_writes
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.launch import Contents, launch
+from treeproof.properties.probes.storage import Caches
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure
 
@@ -100,7 +101,8 @@ def one_round(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> No
         trial.call("accept", instance.accept, x, torch.zeros_like(scene.row_slot))
     if trial.has("commit"):
         laid = _contents(scene)
-        trial.call("commit", instance.commit, x, accepted, laid.k, laid.v)
+        caches = Caches.laid(scene.case.layout, laid.k, laid.v, laid.stale_k, laid.stale_v)
+        trial.call("commit", instance.commit, x, accepted, caches.k, caches.v)
 
 
 def _contents(scene: Scene) -> Contents:

@@ -17,6 +17,7 @@ from treeproof.engine.garble import garble
 from treeproof.properties import contract
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.launch import AttendCall, Launched
+from treeproof.properties.probes.storage import Caches
 from treeproof.properties.probes.tails import (
     Guarded,
     free_candidate_cells,
@@ -107,6 +108,10 @@ def _guarding(trial: Trial, attend: AttendCall, x: VerifyInput, loud: bool) -> A
 
     def call(seen: VerifyInput, *tensors: Tensor) -> Any:
         given = guarded(seen, loud, free, trial.case.seed)
+        if trial.case.layout.storage != "NHD":  # its memory is not the tensor's alone to guard
+            result = attend(given.value, *tensors)
+            _written(trial, "attend", given)
+            return result
         caches = [guarded(cache, loud, {}, trial.case.seed) for cache in tensors[3:]]
         result = attend(given.value, *tensors[:3], *(cache.value for cache in caches))
         for cache, inside in zip(tensors[3:], caches, strict=True):
@@ -151,12 +156,18 @@ def _commit(trial: Trial, built: Built) -> None:
     for loud in (False, True):
         x = guarded(seen, loud, free, trial.case.seed)
         accepted = guarded(trial.prepared.accepted[0], loud, {}, trial.case.seed)
-        k, v = (guarded(cache, loud, {}, trial.case.seed) for cache in _caches(trial))
+        k, v = _caches(trial)
+        caches = Caches.laid(trial.case.layout, k, v, k[0], v[0])
+        guards: list[Guarded[Tensor]] = []
+        if trial.case.layout.storage == "NHD":
+            guards = [guarded(c, loud, {}, trial.case.seed) for c in (caches.k, caches.v)]
+            caches = replace(caches, k=guards[0].value, v=guards[1].value)
         results.append(
-            trial.call("commit", trial.instance.commit, x.value, accepted.value, k.value, v.value)
+            trial.call("commit", trial.instance.commit, x.value, accepted.value, caches.k, caches.v)
         )
-        _written(trial, "commit", x, accepted, _as_cache(k, "k_cache"), _as_cache(v, "v_cache"))
-        moved.append({"k": k.value, "v": v.value})
+        named = map(_as_cache, guards, ("k_cache", "v_cache"))
+        _written(trial, "commit", x, accepted, *named)
+        moved.append(dict(zip("kv", caches.by_slot(), strict=True)))
     free_to_write = ~trial.prepared.moves[0].judged
     same = all(
         bool((contract.same_rows(moved[0][n], moved[1][n]) | free_to_write).all()) for n in "kv"

@@ -14,6 +14,7 @@ from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.engine.observing.contents import bits, in_part, rows_by_bits, slot_codes
 from treeproof.properties import contract
+from treeproof.properties.probes.storage import Caches
 
 
 def observe_accept(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
@@ -60,19 +61,22 @@ def observe_commit(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> Non
     if not trial.has("commit"):
         return
     shape, slots, scene = trial.case.shape, trial.case.layout.num_slots, trial.scene
-    before = tuple(
+    k_codes, v_codes = (
         slot_codes(slots, shape.num_kv_heads, width, salt, scene.device).to(scene.stored_dtype)
         for width, salt in ((shape.head_dim, 3), (shape.v_head_dim, 4))
     )
+    before = k_codes, v_codes
     slot_of = [rows_by_bits(cache) for cache in before]
     seen, rounds = garble(x, trial.backend.consumes, trial.case.seed), []
     for accepted in trial.prepared.accepted:
-        after = tuple(cache.clone() for cache in before)
+        after = before[0].clone(), before[1].clone()
+        caches = Caches.laid(trial.case.layout, *after, before[0][0], before[1][0])
         given = copied(seen), copied(accepted)
-        result = trial.call("commit", trial.instance.commit, *given, *after)
+        result = trial.call("commit", trial.instance.commit, *given, caches.k, caches.v)
         trial.unchanged("commit", seen, given[0])
         trial.unchanged("commit", accepted, given[1])
         done = contract.valid_committed(result, scene)
+        after = caches.by_slot()
         k, v = (
             np.array(
                 [
