@@ -83,6 +83,15 @@ BAD = {
         {"class": '"ignored"'},
         "entry 2: class is 'ignored': accepted are tolerated, quarantined",
     ),
+    "a misspelt kind": (
+        {"kind": '"reads-siblings"'},
+        "entry 2: kind is 'reads-siblings': there is no such kind of failure; did you mean "
+        "reads-sibling?",
+    ),
+    "a kind of nothing": (
+        {"kind": '"Q"'},
+        "entry 2: kind is 'Q': there is no such kind of failure, as the first line of a failure shows it",
+    ),
     "an empty kind": ({"kind": '" "'}, "entry 2: kind is ' ': text is expected"),
     "a quarantine of wrong numbers": (
         {"class": '"quarantined"'},

@@ -12,6 +12,7 @@ class = "tolerated"
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import Any
 
 from treeproof.contract.capabilities import MaskName
 from treeproof.contract.failure import COLUMNS
+from treeproof.contract.failure_kinds import KINDS, is_kind
 from treeproof.contract.known_failure import TREATMENTS, KnownFailure, Scope, Spans, Treatment
 from treeproof.contract.shape import DTYPES
 from treeproof.contract.typed import choices
@@ -77,7 +79,7 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
         identity = read("identity", _one_of(("contract",)), under)
         kind = read("kind", _one_of(DEADLY), under)
     else:
-        identity, kind = read("identity", _one_of(COLUMNS)), read("kind", _text)
+        identity, kind = read("identity", _one_of(COLUMNS)), read("kind", _kind)
     return KnownFailure(
         number=number,
         backend=read("backend", _text),
@@ -110,6 +112,17 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("text is expected")
     return value
+
+
+def _kind(value: object) -> str:
+    kind = _text(value)
+    if not is_kind(kind):
+        close = difflib.get_close_matches(kind, sorted(KINDS), n=1)
+        hint = (
+            f"; did you mean {close[0]}?" if close else ", as the first line of a failure shows it"
+        )
+        raise ValueError(f"there is no such kind of failure{hint}")
+    return kind
 
 
 def _one_of(accepted: tuple[str, ...]) -> Callable[[object], str]:

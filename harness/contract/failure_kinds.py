@@ -1,0 +1,34 @@
+"""Every kind of failure there is, so that whoever names one can be told of a slip."""
+
+from __future__ import annotations
+
+KINDS = frozenset({
+    "changes-with-batch", "changes-with-branch", "changes-with-company", "changes-with-layout",
+    "changes-with-padding", "changes-with-row-count", "changes-with-rows", "changes-with-siblings",
+    "changes-with-stream", "commit-writes-elsewhere", "crash", "dangling-link", "depends-on-tail",
+    "finds-hidden-key", "hang", "heads-differ", "links-to-other-request", "malformed-table",
+    "merged-nothing", "misses-ancestor", "misses-prefix", "misses-self", "mutates-input",
+    "nondeterministic", "not-finite", "not-repeatable", "not-written", "other-kernel",
+    "outside-bound", "padding-link", "padding-position", "padding-slot", "path-not-compacted",
+    "raises", "reaches-other-request", "reads-descendant", "reads-other-request",
+    "reads-outside-window", "reads-sibling", "reads-twice", "reads-undeclared-input",
+    "reads-unowned", "remembers-earlier-call", "stale-commit", "stale-link", "stale-position",
+    "stale-slot", "stale-table", "stale-token", "stale-walk", "stale-write", "table",
+    "tokens-past-the-bonus", "unknown-field", "unlinked-row", "unordered-selection",
+    "unowned-influences", "writes-past-the-end", "written-elsewhere", "wrong-batch", "wrong-bonus",
+    "wrong-boundary", "wrong-depth", "wrong-dtype", "wrong-key", "wrong-logits", "wrong-lse",
+    "wrong-merge", "wrong-merged-lse", "wrong-next-root", "wrong-parent", "wrong-prefix-sum",
+    "wrong-retrieve-index", "wrong-rotation", "wrong-selection", "wrong-shape", "wrong-slot",
+    "wrong-table-length", "wrong-table-slot", "wrong-token", "wrong-type", "wrong-walk",
+    "wrong-weight",
+})  # fmt: skip
+
+_SEEN_ELSEWHERE = ("stale-", "malformed-")
+"""Before a kind of the contract: seen on an object that has run before, or on two chains of which one
+is malformed."""
+
+
+def is_kind(kind: str) -> bool:
+    return kind in KINDS or any(
+        kind.startswith(before) and kind.removeprefix(before) in KINDS for before in _SEEN_ELSEWHERE
+    )
