@@ -295,6 +295,9 @@ PATH = click.Path(path_type=Path)
 @click.option("--every-backend", is_flag=True, help="Plant each fault wherever it can be planted.")
 @click.option("--no-reduce", is_flag=True, help="Do not look for the smallest cases.")
 @click.option(
+    "--smallest-first", is_flag=True, help="Begin with the smallest case known to show the fault."
+)
+@click.option(
     "--without",
     metavar="PROBE",
     multiple=True,

@@ -3,56 +3,53 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any
 
-import msgspec
-
+from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.wire import encode_case
+from treeproof.contract.failure import COLUMNS
 
-Check = Callable[[str, VerifyCase], Checked]
-"""(how to load a backend, a case) -> verdicts."""
+Ask = Callable[..., Any]
+"""ask(function, *arguments): what the function gives in that process; it stands in a module."""
 
-_WORKER = """
-import sys
-import msgspec
-import torch
-from treeproof.contract.registry import load
-from treeproof.contract.wire import decode_case
-from treeproof.engine.check import CheckOptions, check_case
-
-torch.set_num_threads(1)
-for line in sys.stdin:
-    reference, _, case = line.partition(" ")
-    checked = check_case(decode_case(case.encode()), load(reference), CheckOptions())
-    print(msgspec.json.encode(checked).decode(), flush=True)
-"""
+Edit = tuple[str, str, str]
+"""A module of our kernels, a text that it holds once, and what to put there."""
 
 
 @contextmanager
-def interpreter() -> Iterator[Check]:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    worker = subprocess.Popen(
-        [sys.executable, "-c", _WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    stdin, stdout = worker.stdin, worker.stdout
+def interpreter() -> Iterator[Ask]:
+    with ProcessPoolExecutor(1, get_context("spawn"), _interpret) as process:
+        yield lambda function, *arguments: process.submit(function, *arguments).result()
 
-    def check(reference: str, case: VerifyCase) -> Checked:
-        stdin.write(f"{reference} {encode_case(case).decode().strip()}\n")
-        stdin.flush()
-        return msgspec.json.decode(stdout.readline(), type=Checked)
 
-    yield check
-    stdin.close()
-    assert worker.wait(60) == 0
-    stdout.close()
+def _interpret() -> None:
+    os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def planted(reference: str, edit: Edit | None) -> Backend:
+    """A backend, over kernels of ours that are edited."""
+    from treeproof.contract.registry import load
+    from treeproof.faults.kernel_text import kernel_edited
+
+    backend = load(reference)
+    return backend if edit is None else kernel_edited(backend, edit[0], edit[1:])
+
+
+def checked(
+    reference: str,
+    case: VerifyCase,
+    identities: frozenset[str] = frozenset(COLUMNS),
+    edit: Edit | None = None,
+) -> Checked:
+    """Verdicts of a backend in these columns."""
+    from treeproof.engine.check import CheckOptions, check_case
+
+    return check_case(case, planted(reference, edit), CheckOptions(identities=identities))

@@ -21,7 +21,7 @@ _BLOCK = 128
 def lists(c: Candidates) -> VerifyInput:
     """The whole list of each row, and where in it the row's window begins; no mask."""
     x = build(c)
-    indptr, indices = _written(c, x, torch.zeros_like(x.positions), c.seq_lens)
+    indptr, indices = _written(c, x, torch.zeros_like(c.seq_lens), c.seq_lens)
     lengths = indptr.diff()
     window = c.shape.window or int(lengths.max())
     return replace(
@@ -33,20 +33,24 @@ def lists(c: Candidates) -> VerifyInput:
 def pages_and_lists(c: Candidates) -> VerifyInput:
     """Whole pages of the prefix that every row sees; a list a row of what it sees besides; no mask."""
     x, page = build(c), c.kv.page_size
+    request = owners(x.qo_indptr)
     first = torch.zeros_like(x.positions)
     if c.shape.window is not None:
         first = (x.positions - c.shape.window + 1).clamp(min=0)
+    lowest = first[x.qo_indptr[:-1]]  # the root's: lists begin there, and kv_start cuts them
     # A request's last first key, rounded up to a page: from there on every row sees the prefix.
-    latest = torch.zeros_like(c.seq_lens).scatter_reduce_(0, owners(x.qo_indptr), first, "amax")
+    latest = torch.zeros_like(c.seq_lens).scatter_reduce_(0, request, first, "amax")
     start = torch.minimum(c.seq_lens, (latest + page - 1) // page * page)
-    indptr, indices = _written(c, x, first, start)
+    indptr, indices = _written(c, x, lowest, start)
     pages = -(-int((c.seq_lens - start).max()) // page)
     column = start[:, None] + page * torch.arange(pages, device=start.device)
     # Shorter requests run past the table.
     column = column.clamp(max=c.req_to_token.shape[1] - 1)
     return replace(
         x, custom_mask=None, mask_indptr=None, mask_mode=None,
-        kv_indptr=indptr, kv_indices=indices, kv_start=torch.zeros_like(first),
+        kv_indptr=indptr, kv_indices=indices,
+        # A padded row is at position 0, and its list is its root.
+        kv_start=(first - lowest[request]).clamp(min=0),
         page_table=c.req_to_token[c.request_slots[:, None], column] // page,
         cache_seqlens=c.seq_lens - start,
     )  # fmt: skip
@@ -55,13 +59,12 @@ def pages_and_lists(c: Candidates) -> VerifyInput:
 def _written(
     c: Candidates, x: VerifyInput, first_key: Tensor, shared_from: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Bounds (T+1,) and slots of a list a row, from logical index `first_key` (T,) on, prefix keys from
-    `shared_from` (B,) on left out. A padded row's list is its root."""
+    """Bounds (T+1,) and slots of a list a row: prefix keys from `first_key` (B,) to `shared_from` (B,),
+    and then its path. A padded row's list is its root."""
     assert x.retrieve_parent_token is not None
     request = owners(x.qo_indptr)
-    shared, prefix = shared_from[request], c.seq_lens[request]
-    lengths = (shared - first_key).clamp(min=0) + x.positions + 1
-    lengths = lengths - torch.maximum(first_key, prefix)
+    front = (shared_from - first_key)[request]
+    lengths = front + x.positions + 1 - c.seq_lens[request]
     local = torch.arange(len(request), device=request.device) - x.qo_indptr[request]
     lengths = torch.where(local < c.num_nodes[request], lengths, 1)
     indptr = pad(lengths.cumsum(0), (1, 0))

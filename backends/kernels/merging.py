@@ -56,5 +56,6 @@ def merge_parts(
         shrunk = tl.exp(level - higher)
         acc = acc * shrunk[:, None]
         some = total * shrunk + tl.exp(sink - higher)
+        some = tl.where(some > 0, some, 1.0)
     result = (acc / some[:, None]).to(out.dtype.element_ty)
     tl.store(out + line[:, None] * DV + dv, result, mask=inside)

@@ -120,9 +120,13 @@ def written(
     natural = tl.where(total > 0, top + tl.log(some), float("-inf"))
     if HAS_SINKS:
         sink = tl.load(sinks + head, mask=real, other=0.0)
-        higher = tl.maximum(top, sink)
-        acc = acc * tl.exp(top - higher)[:, :, None]
-        some = total * tl.exp(top - higher) + tl.exp(sink - higher)
+        # A sink far above the keys leaves them nothing; over no key it is all there is.
+        level = tl.where(total > 0, top, 0.0)
+        higher = tl.maximum(level, sink)
+        shrunk = tl.exp(level - higher)
+        acc = acc * shrunk[:, :, None]
+        some = total * shrunk + tl.exp(sink - higher)
+        some = tl.where(some > 0, some, 1.0)
     result = (acc / some[:, :, None]).to(out.dtype.element_ty)
     inside = real[:, :, None] & (dv < DV)
     tl.store(out + place[:, :, None] * DV + dv, result, mask=inside)

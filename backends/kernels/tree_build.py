@@ -145,8 +145,8 @@ def build_rows(
 def list_rows(
     cells,  # out, flat
     line_begin,  # (T+1,) first cell of each row's line
-    first_key,  # (T,) logical index that a line begins with
-    shared_from,  # (B,) first prefix key that lines leave out; P_b where they leave out none
+    first_key,  # (B,) logical index that the lines of a request begin with
+    shared_from,  # (B,) first prefix key that they leave out; P_b where they leave out none
     parents,  # (B, Nmax)
     request_of,  # (T,)
     qo_indptr,  # (B+1,)
@@ -162,7 +162,7 @@ def list_rows(
     UNITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Slots of the keys of one row in logical order: of the prefix, then from its ancestors to itself.
+    """Slots of the keys of one row in logical order: of the prefix, then from the root to itself.
 
     Grid: (units / UNITS,). A unit is a row; a padded row's line is its request's root.
     """
@@ -172,19 +172,18 @@ def list_rows(
     b = tl.load(request_of + row)
     root, prefix = tl.load(qo_indptr + b), tl.load(seq_lens + b)
     real = row - root < tl.load(num_nodes + b)
-    first = tl.where(real, tl.load(first_key + row), prefix)
-    shared = tl.where(real & live, tl.load(shared_from + b), 0)
+    first = tl.load(first_key + b)
+    front = tl.where(real & live, tl.load(shared_from + b) - first, 0)
     line = cells + tl.load(line_begin + row)
     table = req_to_token + tl.load(request_slots + b) * table_row
-    for start in range(0, row_max(shared - first, 0), BLOCK):
-        key = (first + start)[:, None] + tl.arange(0, BLOCK)
-        slot = tl.load(table[:, None] + key, mask=key < shared[:, None], other=0)
-        at = line[:, None] + start + tl.arange(0, BLOCK)
-        tl.store(at, slot, mask=key < shared[:, None])
-    begin = tl.maximum(first, prefix)
-    line += tl.maximum(shared - first, 0)
+    for start in range(0, row_max(front, 0), BLOCK):
+        key = start + tl.arange(0, BLOCK)
+        inside = key < front[:, None]
+        slot = tl.load((table + first)[:, None] + key, mask=inside, other=0)
+        tl.store(line[:, None] + key, slot, mask=inside)
+    line += front
     node = tl.where(real, row - root, 0)
-    place = tl.where(real, tl.load(positions + row), prefix) - begin
+    place = tl.where(real, tl.load(positions + row) - prefix, 0)
     place = tl.where(live, place, -1)
     while row_max(place, 0) >= 0:
         inside = (place >= 0) & (node >= 0)

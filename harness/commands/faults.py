@@ -79,6 +79,7 @@ def score(
     subjects: tuple[str, ...],
     every_backend: bool,
     no_reduce: bool,
+    smallest_first: bool,
     without: tuple[str, ...],
     json_file: Path | None,
     markdown_file: Path | None,
@@ -118,6 +119,7 @@ def score(
             reduced=not no_reduce,
             diagnosed=diagnosis,
             probes=probes,
+            smallest_first=smallest_first,
             on_kill=note,
         )
     place = {(pair.fault.name, pair.backend): i for i, pair in enumerate(chosen)}

@@ -9,8 +9,9 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Evidence, Identity
 from treeproof.contract.inputs import VerifyInput
 from treeproof.faults.fault import Fault, Plant
+from treeproof.faults.kernel_text import kernel_edited
 from treeproof.faults.launched import Block, Prefix, Row, launched, relisted, remasked, reprefixed
-from treeproof.faults.plant import edited
+from treeproof.faults.plant import PlantError, edited
 
 LISTS = ("page-table", "swa-window")
 """Backends with a whole line or list a row."""
@@ -19,6 +20,16 @@ TABLES = ("direct-mask", "topology")
 """Backends that find the prefix in the token table."""
 
 FIVE = (*TABLES, *LISTS, "cascade")
+
+TRITON = {
+    "triton-direct-mask": "direct-mask",
+    "triton-topology": "topology",
+    "triton-swa-window": "swa-window",
+    "triton-cascade": "cascade",
+    "triton-page-table": "cascade",
+}
+"""Triton backends, and whose representation each has: what rewrites the tables of the one does so for
+both. What edits the text of the one does not: it is not found in the other's."""
 
 
 def fault_of_attend(
@@ -38,7 +49,22 @@ def fault_of_attend(
     family, _, variant = name.partition(".")
 
     def plant(backend: Backend) -> Backend:
-        return plants[backend.name](backend)
+        own = backend.name if backend.name in plants else TRITON[backend.name]
+        return plants[own](backend)
+
+    def applies(backend: Backend) -> bool:
+        if stage not in backend.stages:
+            return False
+        return backend.name in plants or _of_twin(backend)
+
+    def _of_twin(backend: Backend) -> bool:
+        if TRITON.get(backend.name) not in plants:
+            return False
+        try:
+            plant(backend)
+        except PlantError:
+            return False
+        return True
 
     return Fault(
         family=family,
@@ -52,13 +78,18 @@ def fault_of_attend(
         smallest=smallest,
         larger=larger,
         plant=plant,
-        applies=lambda backend: backend.name in plants and stage in backend.stages,
+        applies=applies,
     )
 
 
 def edit(*edits: tuple[str, str]) -> Plant:
     """Plants by editing the backend's text."""
     return lambda backend: edited(backend, *edits)
+
+
+def kernel(module: str, *edits: tuple[str, str]) -> Plant:
+    """Plants by editing a module of the kernels that a Triton backend launches."""
+    return lambda backend: kernel_edited(backend, module, *edits)
 
 
 def launch(change: Callable[[VerifyInput], VerifyInput]) -> Plant:

@@ -192,7 +192,8 @@ def reprefixed(backend: Backend, change: Prefix) -> Backend:
 
     It has a line or a list a row, or finds the prefix in the token table.
     """
-    if "req_to_token" in backend.consumes and "page_table" not in backend.consumes:
+    written_out = backend.consumes & {"page_table", "kv_indices"}
+    if "req_to_token" in backend.consumes and not written_out:
         return launched(backend, lambda x: _with_prefixes(x, change))
 
     def of_row(row: Row) -> Row:

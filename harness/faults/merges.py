@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from treeproof.faults.attending import edit, fault_of_attend
+from treeproof.faults.attending import edit, fault_of_attend, kernel
 from treeproof.faults.fault import Plant
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import case, request
@@ -55,11 +55,24 @@ _PREFIX_LSE = "lse.view(kv_heads, rows, group).transpose(0, 1)"
 _SUFFIX_LSE = "lse[own] = torch.logsumexp(scores, dim=-1)"
 _WEIGHED = "out = out_a * (z_a / share).unsqueeze(-1) + out_b * (z_b / share).unsqueeze(-1)"
 
+_ABOVE = "above = tl.load(part_lse + part * lines + line)"
+_WEIGHT = "weight = tl.exp2(above) if BASE_2 else tl.exp(above)"
+
+
+def _of_part(n: int) -> Plant:
+    """The log-sum-exp of part n, from natural to base 2."""
+    factor = f"tl.where(part == {n}, 1.4426950408889634, 1.0)"
+    return kernel("merging", (_ABOVE, f"{_ABOVE} * {factor}"))
+
+
 FAULTS = (
     fault_of_attend(
         "base-2-lse.prefix",
         "the prefix pass returns its log-sum-exp in base 2, which the merge takes for natural",
-        {"cascade": edit((_PREFIX_LSE, f"{_PREFIX_LSE} * 1.4426950408889634"))},
+        {
+            "cascade": edit((_PREFIX_LSE, f"{_PREFIX_LSE} * 1.4426950408889634")),
+            "triton-cascade": _of_part(0),
+        },
         cause="base-2-lse",
         smallest=case(request(prefix=1)),
         sources=("B039",),
@@ -68,7 +81,10 @@ FAULTS = (
     fault_of_attend(
         "base-2-lse.suffix",
         "the suffix pass returns its log-sum-exp in base 2, which the merge takes for natural",
-        {"cascade": edit((_SUFFIX_LSE, f"{_SUFFIX_LSE} * 1.4426950408889634"))},
+        {
+            "cascade": edit((_SUFFIX_LSE, f"{_SUFFIX_LSE} * 1.4426950408889634")),
+            "triton-cascade": _of_part(1),
+        },
         cause="base-2-lse",
         smallest=case(request()),
         sources=("B039", "vllm-project/vllm#52796"),
@@ -83,7 +99,8 @@ FAULTS = (
                     "z_a, z_b = (lse_a - top).exp(), (lse_b - top).exp()",
                     "z_a, z_b = (lse_a - top).exp2(), (lse_b - top).exp2()",
                 )
-            )
+            ),
+            "triton-cascade": kernel("merging", (_WEIGHT, "weight = tl.exp2(above)")),
         },
         cause="base-2-lse",
         smallest=case(request()),
@@ -95,7 +112,10 @@ FAULTS = (
     fault_of_attend(
         "merge-unweighted.average",
         "two partial results are averaged",
-        {"cascade": edit((_WEIGHED, "out = (out_a + out_b) / 2"))},
+        {
+            "cascade": edit((_WEIGHED, "out = (out_a + out_b) / 2")),
+            "triton-cascade": kernel("merging", (_WEIGHT, "weight = tl.exp2(level * 0.0)")),
+        },
         cause="merge-unweighted",
         smallest=case(request()),
         sources=("B039",),
@@ -110,7 +130,11 @@ FAULTS = (
                     _WEIGHED,
                     f"z_a, z_b = z_b, z_a\n    {_WEIGHED}",
                 )
-            )
+            ),
+            "triton-cascade": kernel(
+                "merging",
+                ("at = parts + (part * lines", "at = parts + ((PARTS - 1 - part) * lines"),
+            ),
         },
         cause="merge-unweighted",
         smallest=case(request()),
@@ -126,7 +150,10 @@ FAULTS = (
                     'prefix_lse = torch.full_like(suffix_lse, float("-inf"))',
                     "prefix_lse = torch.zeros_like(suffix_lse)",
                 )
-            )
+            ),
+            "triton-cascade": kernel(
+                "softmax", ('top + tl.log(some), float("-inf"))', "top + tl.log(some), 0.0)")
+            ),
         },
         cause="empty-part-counted",
         smallest=case(request()),
@@ -166,7 +193,12 @@ FAULTS = (
     fault_of_attend(
         "merge-of-nothing.nan",
         "minus infinity is taken off minus infinity where neither part has a key",
-        {"cascade": edit(('    top = top.masked_fill(top == float("-inf"), 0.0)\n', ""))},
+        {
+            "cascade": edit(('    top = top.masked_fill(top == float("-inf"), 0.0)\n', "")),
+            "triton-cascade": kernel(
+                "merging", ('level = tl.where(top == float("-inf"), 0.0, top)', "level = top")
+            ),
+        },
         cause="nan-empty-row",
         smallest=case(request()),
         sources=("B040", "vllm-project/vllm#39148"),

@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -58,14 +58,20 @@ def edited(backend: Backend, *edits: tuple[str, str]) -> Backend:
     module_name, _, name = backend.source.partition(":")
     module = importlib.import_module(module_name)
     assert module.__file__ is not None
-    text = Path(module.__file__).read_text("utf-8")
+    text = changed(Path(module.__file__), module_name, edits)
+    described = _run(text, module_name)
+    return replace(described[name], source=backend.source)
+
+
+def changed(file: Path, module: str, edits: Iterable[tuple[str, str]]) -> str:
+    """The text of a module's file with each (old, new) replaced; old must occur exactly once."""
+    text = file.read_text("utf-8")
     for old, new in edits:
         found = text.count(old)
         if found != 1:
-            raise PlantError(f"{module_name} holds this text {found} times, not once: {old!r}")
+            raise PlantError(f"{module} holds this text {found} times, not once: {old!r}")
         text = text.replace(old, new)
-    described = _run(text, module_name)
-    return replace(described[name], source=backend.source)
+    return text
 
 
 def _run(text: str, original: str) -> dict[str, Backend]:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
+from treeproof.faults.attending import TRITON
 from treeproof.faults.fault import Fault
+from treeproof.faults.kernel_text import kernel_edited
 from treeproof.faults.plant import edited
 from treeproof.faults.smallest import CHAIN, FORK, case, request
 
@@ -64,10 +66,27 @@ _ROOT_PREDICTION = {
 }
 
 
+_MATCH = "if tl.load(tokens + row) == wanted:"
+_GREEDY = {
+    "walk-first-child-only": (
+        "child = tl.load(next_sibling + line + child)",
+        "child = child * 0 - 1",
+    ),
+    "walk-own-prediction": (_MATCH, _MATCH.replace("wanted", "tl.load(predicted + row)")),
+    "walk-root-prediction": (
+        _MATCH,
+        _MATCH.replace("wanted", "tl.load(predicted + tl.load(index + line))"),
+    ),
+}
+"""The same in the one kernel that all Triton backends walk by."""
+
+
 def _fault(
     family: str, says: str, cause: str, edits: Edits, smallest: VerifyCase, *sources: str
 ) -> Fault:
     def plant(backend: Backend) -> Backend:
+        if backend.name in TRITON:
+            return kernel_edited(backend, "greedy", _GREEDY[family])
         return edited(backend, edits[backend.name])
 
     return Fault(
@@ -80,7 +99,7 @@ def _fault(
         cause=cause,
         smallest=smallest,
         plant=plant,
-        applies=lambda backend: backend.name in edits,
+        applies=lambda backend: backend.name in edits or backend.name in TRITON,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import lru_cache, partial
+from itertools import chain
 
 import msgspec
 
@@ -41,14 +42,18 @@ def kill(
     reduced: bool = True,
     diagnosed: bool = False,
     probes: frozenset[str] = frozenset(PROBES),
+    smallest_first: bool = False,
 ) -> Kill:
-    """Plant the fault into the backend and look for it, by these probes; perhaps for its cause."""
+    """Plant the fault into the backend and look for it, by these probes; perhaps for its cause.
+
+    `smallest_first`: before the drawn cases comes the smallest one known to show it.
+    """
     planted = pair.fault.into(load(pair.backend))
     # A fault of one cache layout is looked for where the caches lie so.
     storage = pair.fault.smallest.layout.storage
     drawn = (
         msgspec.structs.replace(c, layout=msgspec.structs.replace(c.layout, storage=storage))
-        for c in drawn_cases()
+        for c in chain((pair.fault.smallest,) if smallest_first else (), drawn_cases())
     )
     able = (c for c in drawn if planted.capabilities.refusal(c, "cpu") is None)
     with asking(pair, planted) as ask:

@@ -27,6 +27,7 @@ def kill_all(
     reduced: bool = True,
     diagnosed: bool = False,
     probes: frozenset[str] = frozenset(PROBES),
+    smallest_first: bool = False,
     on_kill: Callable[[Kill], None] = lambda found: None,
 ) -> list[Kill]:
     """Kill every pair; results in the order of the pairs, `on_kill` as they come.
@@ -35,7 +36,12 @@ def kill_all(
     InternalError where treeproof itself fails, or a fault kills a process without being called fatal.
     """
     found: dict[int, Kill] = {}
-    how: dict[str, Any] = {"reduced": reduced, "diagnosed": diagnosed, "probes": probes}
+    how: dict[str, Any] = {
+        "reduced": reduced,
+        "diagnosed": diagnosed,
+        "probes": probes,
+        "smallest_first": smallest_first,
+    }
     harmless = [i for i, pair in enumerate(pairs) if not pair.fault.fatal]
     with ProcessPool(
         max(1, workers),
