@@ -78,7 +78,9 @@ def judge_selected(given: Pool, got: Selected) -> list[Failure]:
     for row in rows.orphans:
         above, own = rows.parent_pool_index[row - 1], chosen[row - 1]
         failures.append(
-            _failure(given, "orphan", row, f"candidate {above}, parent of {own}, selected", chosen)
+            _failure(
+                given, "orphaned-row", row, f"candidate {above}, parent of {own}, selected", chosen
+            )
         )
     failures += _unlike(given, "wrong-token", got.draft_token[0].tolist(), rows.tokens)
     listed = got.parent_list[0].tolist()

@@ -25,7 +25,7 @@ from treeproof.contract.case import (
     VerifyCase,
     Window,
 )
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.tree import CandidateTree
 from treeproof.contract.wire import encode_case
 
@@ -47,20 +47,32 @@ import torch
 from treeproof.contract.registry import load
 from treeproof.contract.wire import decode_case
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.engine.look import look
 
 torch.set_num_threads(1)
 for line in sys.stdin:
-    reference, _, case = line.partition(" ")
-    checked = check_case(decode_case(case.encode()), load(reference), CheckOptions())
-    print(msgspec.json.encode(checked).decode(), flush=True)
+    what, reference, case = line.split(" ", 2)
+    do = {"check": check_case, "look": look}[what]
+    found = do(decode_case(case.encode()), load(reference), CheckOptions())
+    print(msgspec.json.encode(found).decode(), flush=True)
 """
 
 Check = Callable[[str, VerifyCase], Checked]
 """Backend reference and case to verdicts."""
 
 
+Look = Callable[[str, VerifyCase], tuple[Diagnosed, ...]]
+"""The same to causes."""
+
+
 @contextmanager
 def worker() -> Iterator[Check]:
+    with workers() as (check, _):
+        yield check
+
+
+@contextmanager
+def workers() -> Iterator[tuple[Check, Look]]:
     """One process; what it loads, it keeps."""
     assert not MISSING, HOW
     process = subprocess.Popen(
@@ -74,12 +86,18 @@ def worker() -> Iterator[Check]:
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
 
-    def check(reference: str, case: VerifyCase) -> Checked:
-        stdin.write(f"{reference} {encode_case(case).decode().strip()}\n")
+    def ask(what: str, reference: str, case: VerifyCase) -> str:
+        stdin.write(f"{what} {reference} {encode_case(case).decode().strip()}\n")
         stdin.flush()
-        return msgspec.json.decode(stdout.readline(), type=Checked)
+        return stdout.readline()
 
-    yield check
+    def check(reference: str, case: VerifyCase) -> Checked:
+        return msgspec.json.decode(ask("check", reference, case), type=Checked)
+
+    def look(reference: str, case: VerifyCase) -> tuple[Diagnosed, ...]:
+        return msgspec.json.decode(ask("look", reference, case), type=tuple[Diagnosed, ...])
+
+    yield check, look
     stdin.close()
     assert process.wait(60) == 0
     stdout.close()

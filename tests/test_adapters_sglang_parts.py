@@ -56,7 +56,7 @@ def test_the_selection_of_sglang_is_right_but_for_equal_scores(checked: Check) -
 
     result = checked(SELECT, case_of(request([-1, 0, 0, 1], 1)))
     assert {(f.identity, f.kind, f.evidence) for f in result.failures} == {
-        ("candidate", "orphan", "declared")
+        ("candidate", "orphaned-row", "declared")
     }
     assert all("equal scores" in f.message for f in result.failures)
 

@@ -58,7 +58,7 @@ BAD = {
     "a reason without a tracker": (
         {"reason": '"it just fails"'},
         "entry 2: reason is 'it just fails': a reference to a tracker is expected in it: a URL, or "
-        "owner/repo#123",
+        "owner/repo#123, or the words not reported",
     ),
     "a number alone is no tracker": ({"reason": '"#12"'}, "entry 2: reason is '#12'"),
     "no reason": ({"reason": ""}, "entry 2: the field reason is missing"),
@@ -72,7 +72,7 @@ BAD = {
     "an unknown field": (
         {"exprires": '"2031-01-01"'},
         "entry 2: unknown field 'exprires'; accepted are backend, identity, kind, reason, expires, "
-        "class, cause, when",
+        "class, cause, when, finding",
     ),
     "an unknown identity": (
         {"identity": '"visibilty"'},
@@ -136,6 +136,8 @@ def test_what_cannot_be_used_is_refused_by_entry_field_and_accepted_values(
         ("[[known]]\nbackend = ", "known.toml: "),
         ("known = 3\n", "known.toml: known is no array of tables"),
         ("version = 1\n", "known.toml: unknown key 'version'; accepted are [[known]] tables"),
+        (entry(kind='"*"'), "entry 1: kind is '*': accepted where the entry has a cause"),
+        (entry(finding='"gone"'), "entry 1: finding is 'gone': the file has no [[finding]] of"),
     ],
 )
 def test_what_is_no_ledger_is_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -234,6 +234,45 @@ def test_a_failure_traced_to_the_cause_of_the_entry_is_tolerated_and_no_other(
         assert states(found) == [("unexpected-pass", 0, 8)]
 
 
+def test_any_kind_of_a_cause_is_tolerated_by_one_entry(
+    backend: Backend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    ledger = write_ledger(tmp_path, entry(kind='"*"', cause='"causal-mask"'))
+    body = "return [('visibility', 'reads-sibling'), ('visibility', 'misses-ancestor')]"
+    found = check(backend("bad", body), ledger=ledger)
+    events = tuple(
+        replace(
+            e,
+            failures=tuple(
+                replace(f, cause="causal-mask" if f.kind == "reads-sibling" else "no-mask")
+                for f in e.failures
+            ),
+        )
+        if isinstance(e, Checked)
+        else e
+        for e in found.events
+    )
+    found = Run(found.folder, found.meta, events)
+    assert [group.kind for group in found.failures] == ["misses-ancestor"]
+    assert states(found) == [("tolerated", 8, 8)]
+
+
+def test_entries_of_one_finding_are_over_together_and_not_one_by_one(
+    backend: Backend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    table = '[[finding]]\nname = "mask"'
+    two = [entry(finding='"mask"'), entry(finding='"mask"', kind='"misses-ancestor"')]
+    ledger = write_ledger(tmp_path, table, *two)
+    found = check(backend("bad", ALWAYS), ledger=ledger)
+    assert (found.exit_code, states(found)) == (0, [("tolerated", 8, 8), ("tolerated", 0, 8)])
+    (tmp_path / "again").mkdir()
+    apart = write_ledger(tmp_path / "again", entry(), entry(kind='"misses-ancestor"'))
+    found = check(backend("bad", ALWAYS), ledger=apart, run_dir=tmp_path / "other")
+    assert (found.exit_code, states(found)) == (1, [("tolerated", 8, 8), ("unexpected-pass", 0, 8)])
+
+
 def test_a_ledger_about_a_backend_that_nobody_has_stops_the_run_before_it_begins(
     backend: Backend,  # noqa: F811
     tmp_path: Path,

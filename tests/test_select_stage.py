@@ -85,7 +85,7 @@ def test_the_best_with_their_ancestors_are_right():
 @pytest.mark.parametrize(
     ("stage", "seen"),
     [
-        (later_of_equals, {"orphan"}),
+        (later_of_equals, {"orphaned-row"}),
         (not_the_best, {"wrong-selection"}),
         (by_score, {"unordered-selection"}),
         (shifted_tokens, {"wrong-token"}),

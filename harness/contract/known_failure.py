@@ -14,6 +14,8 @@ Treatment = Literal["tolerated", "quarantined"]
 """Tolerated: it is checked, and fails as expected. Quarantined: it is never launched."""
 TREATMENTS: tuple[Treatment, ...] = get_args(Treatment)
 
+ANY_KIND = "*"
+
 Spans = tuple[tuple[int, int], ...]
 """Least and most of each accepted stretch of whole numbers; empty for any."""
 
@@ -65,9 +67,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of a ledger. `number` counts from 1 in the order of the file.
 
-    `backend` is a name, or the reference that it is asked for by. `reason` names a tracker. An
-    entry holds up to the day `expires`, that day included. With a `cause`, only a failure that was
-    traced to it is this one.
+    `backend` is a name, or the reference that it is asked for by. `reason` names a tracker, or says
+    "not reported". An entry holds up to the day `expires`, that day included. With a `cause`, only a
+    failure that was traced to it is this one; its kind may then be `ANY_KIND`. Entries of one
+    `finding` stand and fall together: as long as one of them fails, none of them is over.
     """
 
     number: int
@@ -79,11 +82,11 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     treatment: Treatment = "tolerated"
     cause: str = ""
     when: Scope = Scope()
+    finding: str = ""
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """(identity, kind), as `Failure.key`."""
-        return (self.identity, self.kind)
+    def is_about(self, key: tuple[str, str]) -> bool:
+        """Whether a failure of this identity and kind, `Failure.key`, may be this one."""
+        return self.identity == key[0] and self.kind in (key[1], ANY_KIND)
 
     def days_left(self, today: date) -> int:
         """Days that the entry holds still, today included; 0 and below: it is past."""

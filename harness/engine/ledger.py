@@ -63,7 +63,8 @@ class Ledger:
     ) -> bool:
         """Whether an entry tolerates this failure; by default, whatever its cause."""
         return any(
-            entry.key == key and entry.cause == cause for entry in self._tolerating(case, backend)
+            entry.is_about(key) and entry.cause == cause
+            for entry in self._tolerating(case, backend)
         )
 
     def untolerated(
@@ -81,16 +82,18 @@ class Ledger:
         for entry in self._tolerating(case, backend):
             if any(c.identity == entry.identity and c.status in JUDGED for c in checked.cells):
                 self.reached[entry.number] += 1
-            if any(failure.key == entry.key for failure in checked.failures):
-                found.append(
-                    Tolerated(
-                        case=case.id,
-                        backend=backend.name,
-                        identity=entry.identity,
-                        kind=entry.kind,
-                        entry=entry.number,
-                    )
+            keys = dict.fromkeys(failure.key for failure in checked.failures)
+            found += [
+                Tolerated(
+                    case=case.id,
+                    backend=backend.name,
+                    identity=entry.identity,
+                    kind=kind,
+                    entry=entry.number,
                 )
+                for identity, kind in keys
+                if entry.is_about((identity, kind))
+            ]
         return found
 
     def counts(self) -> list[Covered]:

@@ -8,6 +8,9 @@ when = { dtype = "bfloat16", window = true, page_size = [1, 16], topk = "2.." }
 reason = "the window goes by rows: sgl-project/sglang#39287"
 expires = 2027-01-31
 class = "tolerated"
+
+An entry with a cause may have the kind "*". Entries may name a `finding`, which is described in a
+[[finding]] table of the same file and read by `findings_file`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,14 @@ from typing import Any
 from treeproof.contract.capabilities import MaskName
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.failure_kinds import KINDS, is_kind
-from treeproof.contract.known_failure import TREATMENTS, KnownFailure, Scope, Spans, Treatment
+from treeproof.contract.known_failure import (
+    ANY_KIND,
+    TREATMENTS,
+    KnownFailure,
+    Scope,
+    Spans,
+    Treatment,
+)
 from treeproof.contract.shape import DTYPES
 from treeproof.contract.typed import choices
 from treeproof.contract.wire import FileError, read_bytes
@@ -32,8 +42,8 @@ DEADLY = ("crash", "hang", "raises")
 """Kinds that a case may be quarantined for: what only gives wrong numbers is checked."""
 MOST = 1 << 40
 _REQUIRED = ("backend", "identity", "kind", "reason", "expires")
-_OPTIONAL = ("class", "cause", "when")
-_TRACKER = re.compile(r"https?://[^\s/]+\.[^\s/]+/\S+|\b[\w.-]+/[\w.-]+#\d+\b")
+_OPTIONAL = ("class", "cause", "when", "finding")
+_TRACKER = re.compile(r"https?://[^\s/]+\.[^\s/]+/\S+|\b[\w.-]+/[\w.-]+#\d+\b|\bnot reported\b")
 _SPAN = re.compile(r"(\d{1,12})?\.\.(\d{1,12})?")
 
 
@@ -42,17 +52,36 @@ def read_entries(path: Path) -> tuple[KnownFailure, ...]:
 
     Raises FileError naming the file, the entry, the field and what is accepted.
     """
+    tables = read_tables(path)
+    named = {table.get("name") for table in tables["finding"]}
+    entries = tuple(_entry(table, i, path) for i, table in enumerate(tables["known"], start=1))
+    for entry in entries:
+        if entry.finding and entry.finding not in named:
+            raise FileError(
+                f"{path}: entry {entry.number}: finding is {entry.finding!r}: the file has no "
+                "[[finding]] of that name"
+            )
+    return entries
+
+
+def read_tables(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The [[known]] and the [[finding]] tables of a ledger file, unread. Raises FileError."""
     try:
         document = tomllib.loads(read_bytes(path).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise FileError(f"{path}: {error}") from error
-    unknown = sorted(set(document) - {"known"})
+    unknown = sorted(set(document) - {"known", "finding"})
     if unknown:
-        raise FileError(f"{path}: unknown key {unknown[0]!r}; accepted are [[known]] tables")
-    tables = document.get("known", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise FileError(f"{path}: known is no array of tables: write [[known]] before each entry")
-    return tuple(_entry(table, i, path) for i, table in enumerate(tables, start=1))
+        raise FileError(
+            f"{path}: unknown key {unknown[0]!r}; accepted are [[known]] tables and [[finding]] tables"
+        )
+    for key in ("known", "finding"):
+        tables = document.setdefault(key, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise FileError(
+                f"{path}: {key} is no array of tables: write [[{key}]] before each entry"
+            )
+    return document
 
 
 def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
@@ -80,6 +109,8 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
         kind = read("kind", _one_of(DEADLY), under)
     else:
         identity, kind = read("identity", _one_of(COLUMNS)), read("kind", _kind)
+        if kind == ANY_KIND and "cause" not in table:
+            raise FileError(f"{where}: kind is {ANY_KIND!r}: accepted where the entry has a cause")
     return KnownFailure(
         number=number,
         backend=read("backend", _text),
@@ -89,6 +120,7 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
         expires=read("expires", _date),
         treatment=treatment,
         cause=read("cause", _text) if "cause" in table else "",
+        finding=read("finding", _text) if "finding" in table else "",
         when=_scope(table.get("when", {}), f"{where}: when"),
     )
 
@@ -116,7 +148,7 @@ def _text(value: object) -> str:
 
 def _kind(value: object) -> str:
     kind = _text(value)
-    if not is_kind(kind):
+    if kind != ANY_KIND and not is_kind(kind):
         close = difflib.get_close_matches(kind, sorted(KINDS), n=1)
         hint = (
             f"; did you mean {close[0]}?" if close else ", as the first line of a failure shows it"
@@ -147,7 +179,10 @@ def _some_of(accepted: tuple[str, ...]) -> Callable[[object], tuple[str, ...]]:
 def _reason(value: object) -> str:
     text = _text(value)
     if not _TRACKER.search(text):
-        raise ValueError("a reference to a tracker is expected in it: a URL, or owner/repo#123")
+        raise ValueError(
+            "a reference to a tracker is expected in it: a URL, or owner/repo#123, or the words "
+            "not reported"
+        )
     return text
 
 

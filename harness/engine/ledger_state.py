@@ -56,28 +56,39 @@ def entry_states(
     """In the order of the ledger. `causes`: what each distinct failure (backend, identity, kind)
     was traced to; an entry with a cause is about no other."""
     wanted = {entry.number: entry.cause for entry in entries}
-    failed: Counter[int] = Counter()
+    failing: dict[int, set[tuple[str, str]]] = {entry.number: set() for entry in entries}
     reached: Counter[int] = Counter()
     for event in events:
         if isinstance(event, Tolerated):
             key: Key = (event.backend, event.identity, event.kind)
             cause = wanted[event.entry]
-            failed[event.entry] += not cause or causes.get(key) == cause
+            if not cause or causes.get(key) == cause:
+                failing[event.entry].add((event.case, event.backend))
         elif isinstance(event, Covered):
             reached[event.entry] += event.checks
+    shown = {entry.finding for entry in entries if entry.finding and failing[entry.number]}
     return tuple(
-        _state(entry, failed[entry.number], reached[entry.number], entry.days_left(today))
+        _state(
+            entry,
+            len(failing[entry.number]),
+            reached[entry.number],
+            entry.days_left(today),
+            together=entry.finding in shown,
+        )
         for entry in entries
     )
 
 
-def _state(entry: KnownFailure, failed: int, reached: int, days_left: int) -> EntryState:
+def _state(
+    entry: KnownFailure, failed: int, reached: int, days_left: int, *, together: bool
+) -> EntryState:
+    """`together`: another entry of its finding failed."""
     state: State
     if days_left <= 0:
         state = "expired"
     elif entry.treatment == "quarantined":
         state, failed = "quarantined", reached
-    elif failed:
+    elif failed or (reached and together):
         state = "tolerated"
     else:
         state = "unexpected-pass" if reached else "not-reached"

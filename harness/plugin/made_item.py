@@ -240,7 +240,9 @@ class _Item:
         drawn, _ = self.failing[key]
         if not cause or not self.ledger.tolerates(drawn, self.meta, key, cause):
             return False
-        self._note_known({entry.number for entry in self.ledger.entries if entry.key == key}, cause)
+        self._note_known(
+            {entry.number for entry in self.ledger.entries if entry.is_about(key)}, cause
+        )
         return True
 
     def _explained(self, key: Key, case: VerifyCase, checked: Checked) -> TreeAttentionError:
