@@ -28,6 +28,7 @@ from treeproof.faults.catalog import exactly
 from treeproof.faults.smallest import FORK, case, request
 from treeproof.generate.fitting import fitted
 from treeproof.generate.storage import stored
+from treeproof.generate.tags import EVENT_CLASSES, tags
 from treeproof.properties.probes.storage import Caches
 from treeproof.reports.case_sheet import case_lines
 
@@ -254,6 +255,14 @@ def test_a_shape_that_is_given_is_fitted_to_the_layouts_of_a_backend() -> None:
 def test_show_says_how_the_caches_lie() -> None:
     assert any(line.endswith(", caches layered") for line in case_lines(a_case("layered")))
     assert not any("caches" in line for line in case_lines(a_case("NHD")))
+
+
+def test_the_figures_of_a_run_count_cases_by_how_the_caches_lie() -> None:
+    assert [tag for tag in tags(a_case("layered")) if tag.startswith("caches:")] == [
+        "caches:layered"
+    ]
+    assert tags(a_case("NHD")) == tags(a_case("layered"))[:-1]
+    assert not any(tag.startswith("caches:") for tag in EVENT_CLASSES)  # nobody must have them
 
 
 def test_other_words_are_refused_with_those_that_are_accepted() -> None:

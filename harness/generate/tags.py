@@ -70,13 +70,16 @@ EVENT_CLASSES: tuple[str, ...] = (
     "scores:sinks",
     "scores:spread",
 )
-"""All of them, in the order they are shown."""
+"""All that every backend can have, in the order they are shown."""
 
-_RANK = {name: rank for rank, name in enumerate(EVENT_CLASSES)}
+LAYOUT_CLASSES = tuple(f"caches:{storage}" for storage in ("HND", "layered", "interleaved"))
+"""Cases of those backends that take caches which are not contiguous."""
+
+_RANK = {name: rank for rank, name in enumerate((*EVENT_CLASSES, *LAYOUT_CLASSES))}
 
 
 def tags(case: VerifyCase) -> tuple[str, ...]:
-    """Event classes of a case, in the order of EVENT_CLASSES."""
+    """Event classes of a case, in the order of EVENT_CLASSES, and then of LAYOUT_CLASSES."""
     found = {*_shape(case), *_layout(case), *_batch(case), f"batch:{len(case.requests)}"}
     for b, request in enumerate(case.requests):
         found.update(_request(request))
@@ -196,6 +199,7 @@ def _batch(case: VerifyCase) -> Iterator[str]:
 def _layout(case: VerifyCase) -> Iterator[str]:
     layout = case.layout
     yield f"page:{layout.page_size}"
+    yield f"caches:{layout.storage}"
     if layout.pad_slot < 0:
         yield "layout:no-pad-slot"
     if layout.page_table_pad > 0:
