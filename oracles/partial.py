@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -17,21 +16,27 @@ from treeproof.contract.inputs import LayerParameters
 
 
 def grouped(q: Tensor, shape: AttentionShape) -> Tensor:
-    """q (N, Hq, D) to (2, Hkv, N, G, D), G query heads sharing each key-value head."""
+    """q (N, Hq, D) to (2, Hkv, N, G, D), G query heads sharing each key-value head, times the scale."""
     heads = q.view(len(q), shape.num_kv_heads, shape.group_size, shape.head_dim).transpose(0, 1)
+    heads = heads * shape.score_scale
     return torch.stack((heads, heads.abs()))
 
 
 def key_pairs(k: Tensor) -> Tensor:
     """k (n, Hkv, D) to (2, Hkv, n, D)."""
-    heads = k.transpose(0, 1)
-    return torch.stack((heads, heads.abs()))
+    pair = k.new_empty(2, k.shape[1], k.shape[0], k.shape[2])
+    pair[0] = k.transpose(0, 1)
+    torch.abs(pair[0], out=pair[1])
+    return pair
 
 
 def value_pairs(v: Tensor) -> Tensor:
     """v (n, Hkv, Dv) to (Hkv, n, 2 * Dv)."""
-    heads = v.transpose(0, 1)
-    return torch.cat((heads, heads.abs()), dim=-1)
+    pair = v.new_empty(v.shape[1], v.shape[0], 2 * v.shape[2])
+    heads, sizes = pair.chunk(2, dim=-1)
+    heads.copy_(v.transpose(0, 1))
+    torch.abs(heads, out=sizes)
+    return pair
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Scores:
-    """How a logit comes from q.k and a distance; `slopes` (Hkv, G) or None."""
+    """How a logit comes from a scaled q.k and a distance; `slopes` (Hkv, G) or None."""
 
-    scale: float
     softcap: float | None
     slopes: Tensor | None
 
@@ -67,21 +71,13 @@ class Scores:
         slopes = layer.alibi_slopes if shape.alibi else None
         if slopes is not None:
             slopes = slopes.double().view(shape.num_kv_heads, shape.group_size)
-        return cls(shape.score_scale, shape.softcap, slopes)
+        return cls(shape.softcap, slopes)
 
-    def logits(self, products: Tensor, at: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Of products (Hkv, N, G, n), which are used up, the logits; and what was taken off of them.
-
-        Nodes stand at `at` (N, 1), keys at `index` (N or 1, n).
-        """
-        scores = products.mul_(self.scale)
-        if self.softcap is not None:
-            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
-        if self.slopes is None:
-            return scores, None
-        heads, group = self.slopes.shape
-        bias = self.slopes.view(heads, 1, group, 1) * (at - index)[:, None]
-        return scores - bias, bias
+    def capped(self, products: Tensor) -> Tensor:
+        """`products` of any shape, which are used up."""
+        if self.softcap is None:
+            return products
+        return products.div_(self.softcap).tanh_().mul_(self.softcap)
 
 
 @dataclass(frozen=True)
@@ -94,54 +90,68 @@ class Partial:
     plain: Tensor  # (Hkv, N or 1, 2 * Dv): sum of v, of |v|; 1 where all nodes read the same keys
 
 
-def softmax_over(
-    products: Tensor, at: Tensor, index: Tensor, values: Tensor, scores: Scores
-) -> Partial:
-    """products (2, Hkv, N, G, n), values (Hkv, N, n, 2 * Dv) or (Hkv, n, 2 * Dv) for all nodes."""
-    logits, bias = scores.logits(products[0], at, index)
-    highest = logits.amax(dim=-1)
-    largest = [highest, products[1].amax(dim=-1).mul_(scores.scale)]  # the scale is positive
-    if bias is not None:
-        largest.append(bias.amax(dim=-1))
-    p = logits.sub_(highest[..., None]).exp_()
-    if values.dim() == 3:  # read by all nodes: one product a key-value head
-        sums = (p.flatten(1, 2) @ values).view(*p.shape[:3], -1)
-        plain = values.sum(dim=-2)[:, None]
-    else:
-        sums, plain = p @ values, values.sum(dim=-2)
-    return Partial(torch.stack(largest), p.sum(dim=-1), sums, plain)
-
-
 def on_own_lists(
     query: Query, held: Held, lists: list[list[int]], scores: Scores, chunk: int
 ) -> Partial:
-    """Each node on its own list: one stack for lists of equal length, in pieces of about `chunk` numbers."""
-    order = sorted(range(len(lists)), key=lambda node: len(lists[node]))
-    nodes = torch.tensor(order, device=query.at.device)
-    heads, at = query.heads[:, :, nodes], query.at[nodes]
-    parts = []
-    low = 0
-    _, kv_heads, _, group, lanes = heads.shape
-    width = kv_heads * group * max(lanes, held.values.shape[-1] // 2)
-    for length, equal in groupby((lists[node] for node in order), key=len):
-        stack = list(equal)
-        most = max(1, chunk // (length * width))
-        for begin in range(0, len(stack), most):
-            index = torch.tensor(stack[begin : begin + most], device=at.device)
-            high = low + len(index)
-            products = heads[:, :, low:high] @ held.keys[:, :, index].mT
-            stood = at[low:high, None]
-            values = held.values[:, index]
-            parts.append(softmax_over(products, stood, held.index[index], values, scores))
-            low = high
-    return nodes_of(one_after_another(parts), nodes.argsort())
+    """Each node on its own list: a pair of node and key after the other, about `chunk` numbers a time."""
+    lengths = [len(keys) for keys in lists]
+    width = query.heads[:, :, 0].numel() + held.values[:, 0].numel() * query.heads.shape[3]
+    parts, low = [], 0
+    while low < len(lists):
+        high, pairs = low + 1, lengths[low]
+        while high < len(lists) and (pairs + lengths[high]) * width <= chunk:
+            pairs, high = pairs + lengths[high], high + 1
+        keys = torch.tensor([key for each in lists[low:high] for key in each])
+        some = Query(query.heads[:, :, low:high], query.at[low:high])
+        counts = torch.tensor(lengths[low:high], device=query.at.device)
+        parts.append(_on_pairs(some, held, counts, keys.to(counts.device), scores))
+        low = high
+    return one_after_another(parts)
+
+
+def _on_pairs(query: Query, held: Held, counts: Tensor, key: Tensor, scores: Scores) -> Partial:
+    """Node i on the next `counts[i]` of the keys `key` (pairs,)."""
+    node = torch.arange(len(counts), device=key.device).repeat_interleave(
+        counts, output_size=len(key)
+    )
+
+    def over_keys(values: Tensor, how: str) -> Tensor:
+        """(pairs, ...) to (N, ...)."""
+        return torch.segment_reduce(values, how, lengths=counts, axis=0, unsafe=True)
+
+    asked = query.heads.permute(2, 0, 1, 3, 4)[node]  # (pairs, 2, Hkv, G, D)
+    products = (asked * held.keys.permute(2, 0, 1, 3)[key][:, :, :, None]).sum(-1)
+    logits = scores.capped(products[:, 0].contiguous())  # (pairs, Hkv, G)
+    largest = []
+    if scores.slopes is not None:
+        bias = scores.slopes * (query.at[node] - held.index[key])[:, None, None]
+        logits, largest = logits - bias, [over_keys(bias, "max")]
+    highest = over_keys(logits, "max")
+    largest = [highest, over_keys(products[:, 1].contiguous(), "max"), *largest]
+    p = (logits - highest[node]).exp()
+    values = held.values.transpose(0, 1)[key]  # (pairs, Hkv, 2 * Dv)
+    return Partial(
+        torch.stack([each.transpose(0, 1) for each in largest]),
+        over_keys(p, "sum").transpose(0, 1),
+        over_keys(p[..., None] * values[:, :, None], "sum").transpose(0, 1),
+        over_keys(values, "sum").transpose(0, 1),
+    )
 
 
 def on_shared(query: Query, held: Held, scores: Scores) -> Partial:
     """All nodes on one slice of the prefix."""
-    flat = query.heads.flatten(2, 3) @ held.keys.mT
-    products = flat.view(*query.heads.shape[:4], -1)
-    return softmax_over(products, query.at[:, None], held.index[None], held.values, scores)
+    products = (query.heads.flatten(2, 3) @ held.keys.mT).view(*query.heads.shape[:4], -1)
+    logits, largest = scores.capped(products[0]), [products[1].amax(dim=-1)]  # (Hkv, N, G, n)
+    if scores.slopes is not None:
+        distance = query.at[:, None] - held.index
+        bias = scores.slopes[:, None, :, None] * distance[:, None]
+        logits = logits - bias
+        largest.append(bias.amax(dim=-1))
+    highest = logits.amax(dim=-1)
+    p = logits.sub_(highest[..., None]).exp_()
+    sums = (p.flatten(1, 2) @ held.values).view(*p.shape[:3], -1)
+    plain = held.values.sum(dim=-2)[:, None]
+    return Partial(torch.stack((highest, *largest)), p.sum(dim=-1), sums, plain)
 
 
 def joined(a: Partial, b: Partial) -> Partial:

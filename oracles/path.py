@@ -2,8 +2,8 @@
 
 What a node sees is a list of keys, and lists are all there is here: the part of the prefix that
 every node sees is a slice, read once for all of them; the rest of a node's list (its path, and the
-few prefix keys a window leaves to some nodes only) is gathered. Lists of equal length are stacked;
-none is lengthened to fit another. `path_naive` is the same thing one path at a time.
+few prefix keys a window leaves to some nodes only) is gathered, one list after the other; none is
+lengthened to fit another. `path_naive` is the same thing one path at a time.
 """
 
 from __future__ import annotations
