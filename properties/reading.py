@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.properties.expected import expected_reads
 from treeproof.properties.naming import row_name
-from treeproof.properties.probes.checksum import off_by, tolerance
+from treeproof.properties.probes.checksum import sum_up
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.tomography import Weights, channels, weigh
 from treeproof.properties.scene import Scene
@@ -101,7 +100,7 @@ def singled_out(scene: Scene, *, complete: bool) -> tuple[int, ...]:
     requests, ledger = scene.case.requests, scene.ledger
     slots = [own[r.prefix_len :] for own, r in zip(ledger.slots, requests, strict=True)]
     if complete:
-        slots.append(scene.prefix[:, 0])
+        slots.append(scene.prefix.slot.cpu().numpy())
     else:
         slots += [own[prefix_edges(scene.case, b)] for b, own in enumerate(ledger.slots)]
     return tuple(dict.fromkeys(np.concatenate(slots).tolist()))
@@ -111,31 +110,55 @@ def screen(
     attend: AttendCall, scene: Scene, x: VerifyInput, measured: Measured, numerics: Numerics
 ) -> Measured:
     """`measured`, and what is wrong in the prefix between its edges: checksum, then tomography."""
-    slot = scene.prefix[:, 0]
-    far = slot[~np.isin(slot, singled_out(scene, complete=False))]
-    limit = tolerance(scene.case.shape.dtype, numerics)
-    off = _off(attend, scene, x, far, limit) if len(far) else ()
+    known = torch.tensor(singled_out(scene, complete=False), device=scene.device)
+    lit = _lit(scene, scene.prefix.slot)
+    lit[known] = False
+    off = _off(attend, scene, x, lit, numerics)
     if not off:
         return measured
-    slots = _halved(attend, scene, x, far.tolist(), limit)
+    far = lit[scene.prefix.slot].nonzero()[:, 0]
+    slots = _halved(attend, scene, x, scene.prefix.slot[far].tolist(), numerics)
     weights = weigh(attend, scene, x, [[slot] for slot in slots])
     readings = _readings(scene, slots, *_counts(weights, measured.count))
     return replace(measured, off=off, far=readings)
 
 
-def _off(
-    attend: AttendCall, scene: Scene, x: VerifyInput, slots: npt.ArrayLike, limit: float
-) -> tuple[int, ...]:
-    """Flat rows whose sums over these slots are off."""
+def everything_adds_up(
+    attend: AttendCall, scene: Scene, x: VerifyInput, numerics: Numerics
+) -> bool:
+    """Whether sums over the whole cache alone tell that every row reads what it must, each key once.
+
+    False where some sum is off, and where sums are too large to tell: tomography says more.
+    """
+    return bool(sum_up(attend, scene, x, numerics).settled)
+
+
+def _lit(scene: Scene, slots: Tensor) -> Tensor:
+    """(num_slots,) bool."""
     lit = torch.zeros(scene.case.layout.num_slots, dtype=torch.bool, device=scene.device)
-    lit[scene.on_device(np.asarray(slots))] = True
-    return tuple((off_by(attend, scene, x, lit) > limit).nonzero().flatten().tolist())
+    lit[slots] = True
+    return lit
+
+
+def _off(
+    attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor, numerics: Numerics
+) -> tuple[int, ...]:
+    """Flat rows whose sums over the `lit` (num_slots,) prefix slots are off."""
+    if not bool(lit.any()):
+        return ()
+    wrong = sum_up(attend, scene, x, numerics, lit).wrong
+    return tuple(wrong.nonzero().flatten().tolist())
 
 
 def _halved(
-    attend: AttendCall, scene: Scene, x: VerifyInput, slots: list[int], limit: float
+    attend: AttendCall, scene: Scene, x: VerifyInput, slots: list[int], numerics: Numerics
 ) -> list[int]:
     """Slots of the parts that are off, few enough for tomography. The whole of `slots` is off."""
+
+    def off(part: list[int]) -> bool:
+        lit = _lit(scene, torch.tensor(part, device=scene.device))
+        return bool(_off(attend, scene, x, lit, numerics))
+
     found: list[int] = []
     waiting, weighed, width = [slots], 0, channels(scene)
     while waiting and weighed < _MOST_PARTS and len(found) < 4 * width:
@@ -144,9 +167,9 @@ def _halved(
             found += part
             continue
         first, second = part[: len(part) // 2], part[len(part) // 2 :]
-        first_off = _off(attend, scene, x, first, limit)
+        first_off = off(first)
         # Where the first half is right the second is not, and need not be asked.
-        if not first_off or _off(attend, scene, x, second, limit):
+        if not first_off or off(second):
             waiting.append(second)
         if first_off:
             waiting.append(first)

@@ -127,27 +127,66 @@ class Scene:
         return self.row_slot[self.real_index]
 
     @cached_property
-    def prefix(self) -> npt.NDArray[np.int64]:
-        """(keys, 3) slot, request and column of every prefix key that is held, aliased ones once."""
-        keys = np.stack(self.ledger.held, axis=1)
-        lengths = np.array([request.prefix_len for request in self.case.requests])
-        return keys[keys[:, 2] < lengths[keys[:, 1]]]
+    def columns(self) -> Columns:
+        """All columns of all requests, one after the other."""
+        lengths = [len(own) for own in self.ledger.slots]
+        counts, total = self.on_device(np.array(lengths)), sum(lengths)
+        request = torch.arange(len(lengths), device=self.device)
+        request = request.repeat_interleave(counts, output_size=total)
+        column = torch.arange(total, device=self.device) - (counts.cumsum(0) - counts)[request]
+        slot = self.on_device(np.concatenate(self.ledger.slots))
+        prefix = self.on_device(np.array([r.prefix_len for r in self.case.requests]))
+        return Columns(slot, request, column, column < prefix[request])
+
+    @cached_property
+    def held(self) -> Columns:
+        """The columns that are held, a slot once: an aliased one as the first request has it."""
+        every = self.columns
+        place = torch.arange(len(every.slot), device=self.device)
+        first = torch.full((self._slots,), len(place), device=self.device)
+        # Evicted columns are sent to where nobody asks.
+        target = torch.where(every.slot < 0, self._slots - 1, every.slot)
+        first.scatter_reduce_(0, target, place, "amin")
+        return every.of(((every.slot >= 0) & (first[target] == place)).nonzero()[:, 0])
+
+    @property
+    def _slots(self) -> int:
+        """One more than there are: a step's own slots may lie outside the cache of its case."""
+        most = max(int(own.max(initial=0)) for own in self.ledger.slots)
+        return max(self.case.layout.num_slots, most + 1) + 1
+
+    @cached_property
+    def prefix(self) -> Columns:
+        """The prefix columns that are held, a slot once."""
+        return self.held.of(self.held.in_prefix.nonzero()[:, 0])
 
     @cached_property
     def owned(self) -> Tensor:
         """(num_slots,) bool: the slot holds a logical token."""
-        owned = np.zeros(self.case.layout.num_slots, dtype=bool)
-        owned[self.ledger.held[0]] = True
-        return self.on_device(owned)
+        owned = torch.zeros(self.case.layout.num_slots, dtype=torch.bool, device=self.device)
+        owned[self.held.slot] = True
+        return owned
 
     @cached_property
     def unnamed(self) -> Tensor:
         """(num_slots,) bool: in a page that no table cell names, padding cells included."""
-        layout, page = self.case.layout, self.case.layout.page_size
-        named = np.zeros(layout.num_slots, dtype=bool)
-        table = self.ledger.token_table
-        named[table[table >= 0]] = True
-        if layout.pad_slot >= 0:
-            named[layout.pad_slot] = True
-        pages = named.reshape(-1, page).any(1)
-        return self.on_device(~np.repeat(pages, page)) & ~self.owned
+        layout = self.case.layout
+        named = self.owned.clone()
+        for padding in (layout.page_table_pad, layout.pad_slot):
+            if padding >= 0:
+                named[padding] = True
+        pages = named.view(-1, layout.page_size).any(1)
+        return ~pages.repeat_interleave(layout.page_size) & ~self.owned
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Logical columns, (n,) each: slot, request, column, and whether it belongs to the prefix."""
+
+    slot: Tensor
+    request: Tensor
+    column: Tensor
+    in_prefix: Tensor
+
+    def of(self, index: Tensor) -> Columns:
+        return Columns(*(part[index] for part in vars(self).values()))

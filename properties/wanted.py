@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from treeproof.properties.scene import Scene
@@ -70,27 +72,22 @@ def _paths(
     return found
 
 
-def columns_of(scene: Scene, slots: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def columns_of(scene: Scene, slots: Sequence[int]) -> Tensor:
     """(B, n): logical column that each of `slots` (n,), all different, has in each request; -1 none."""
-    slots = np.asarray(slots, dtype=np.int64)
-    place = np.full(scene.case.layout.num_slots, -1)
-    place[slots] = np.arange(len(slots))
-    ledger = scene.ledger
-    lengths = [len(own) for own in ledger.slots]
-    request = np.repeat(np.arange(len(lengths)), lengths)
-    column = np.concatenate([np.arange(length) for length in lengths])
-    slot = np.concatenate(ledger.slots)
-    named = np.flatnonzero((slot >= 0) & (place[slot] >= 0))
-    columns = np.full((len(lengths), len(slots)), -1)
-    columns[request[named], place[slot[named]]] = column[named]
-    return columns
+    every, chosen = scene.columns, torch.tensor(slots, device=scene.device)
+    place = torch.full((scene.case.layout.num_slots,), -1, device=scene.device)
+    place[chosen] = torch.arange(len(slots), device=scene.device)
+    at = torch.where(every.slot < 0, -1, place[every.slot.clamp(min=0)])
+    columns = torch.full((len(scene.case.requests), len(slots) + 1), -1, device=scene.device)
+    columns[every.request, at] = every.column  # what is not asked for goes into the last column
+    return columns[:, :-1]
 
 
-def wanted_reads(scene: Scene, slots: npt.ArrayLike) -> Tensor:
+def wanted_reads(scene: Scene, slots: Sequence[int]) -> Tensor:
     """(T, n) float64 of 0 and 1: whether each row must read each of `slots` (n,), all different."""
     want = wanted(scene)
     lengths = scene.on_device(np.array([r.prefix_len for r in scene.case.requests]))
-    column = scene.on_device(columns_of(scene, slots))[want.request]
+    column = columns_of(scene, slots)[want.request]
     row = (column - lengths[want.request][:, None]).clamp(min=-1)
     in_prefix = (column >= want.first[:, None]) & (row < 0)
     in_tree = want.tree.gather(1, row.clamp(min=0)) & (row >= 0)

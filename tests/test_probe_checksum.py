@@ -17,7 +17,7 @@ from treeproof.contract.capabilities import Numerics
 from treeproof.contract.case import AttentionShape, Full, KVLayout, Request, VerifyCase, Window
 from treeproof.contract.failure import Failure
 from treeproof.contract.tree import CandidateTree
-from treeproof.properties.probes.checksum import off_by, tolerance
+from treeproof.properties.probes.checksum import Sums, sum_up
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.reading import Measured, judge_screened, prefix_edges, screen
 from treeproof.properties.scene import Scene
@@ -83,10 +83,14 @@ def screened(scene: Scene, reads: Columns, chunk: int = 0, merges: int = 0) -> l
     return judge_screened(scene, done)
 
 
-def distance(scene: Scene, reads: Columns, chunk: int = 0) -> float:
+def summed(
+    scene: Scene, reads: Columns, chunk: int = 0, numerics: Numerics | None = None, **more: Any
+) -> Sums:
+    """Sums over the prefix, or (`lit=None`) over the whole cache."""
     lit = torch.zeros(scene.case.layout.num_slots, dtype=torch.bool)
-    lit[scene.prefix[:, 0]] = True
-    return float(off_by(kernel(scene, reads, chunk), scene, cast(Any, None), lit).max())
+    lit[scene.prefix.slot] = True
+    attend, numerics = kernel(scene, reads, chunk), numerics or Numerics()
+    return sum_up(attend, scene, cast(Any, None), numerics, **{"lit": lit, **more})
 
 
 def missing(reads: Columns) -> None:
@@ -137,18 +141,20 @@ def unread(scene: Scene, reads: Sequence[Any]) -> Measured:
 
 def test_one_wrong_key_among_131072_moves_a_sum_by_one_and_rounding_by_a_hundredth() -> None:
     scene = scene_of(131_072)
-    assert distance(scene, right(scene)) < 0.02
+    assert float(summed(scene, right(scene)).off.max()) < 0.02
     for fault in (*FAULTS, page_missing, neighbours_missing):
         reads = right(scene)
         fault(reads)
-        assert distance(scene, reads) > 0.99, fault.__name__
+        assert float(summed(scene, reads).off.max()) > 0.99, fault.__name__
 
 
 def test_partial_results_in_bfloat16_stay_inside_what_their_declaration_allows() -> None:
     scene = scene_of(32_768)
-    assert distance(scene, right(scene), chunk=1024) < tolerance("bfloat16", Numerics())
+    found = summed(scene, right(scene), chunk=1024)
+    assert float(found.off.max()) < float(found.limit.max())
     # Even the widest declaration leaves a missing key outside.
-    assert tolerance("bfloat16", Numerics(partial="bfloat16", merges=32)) < 1
+    wide = summed(scene, right(scene), numerics=Numerics(partial="bfloat16", merges=32))
+    assert float(wide.limit.max()) < 1
     reads = right(scene)
     missing(reads)
     assert screened(scene, reads, chunk=1024, merges=32)
@@ -211,3 +217,73 @@ def test_which_key_was_scored_is_not_asked_here_and_left_to_chorus_and_spike() -
 
     nothing = unread(scene, right(scene))
     assert screen(attend, scene, cast(Any, None), nothing, Numerics()).off == ()
+
+
+def to_sibling(reads: Columns) -> None:
+    reads[2].append((0, 400 + 1))
+
+
+def to_descendant(reads: Columns) -> None:
+    reads[0].append((0, 400 + 2))
+
+
+def without_self(reads: Columns) -> None:
+    reads[1].pop()
+
+
+def sibling_for_self(reads: Columns) -> None:
+    reads[1][-1] = (0, 400 + 2)
+
+
+def to_another_request(reads: Columns) -> None:
+    reads[1].append((1, 3))
+
+
+def own_twice(reads: Columns) -> None:
+    reads[2].append(reads[2][-1])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [to_sibling, to_descendant, without_self, sibling_for_self, to_another_request, own_twice],
+    ids=lambda fault: fault.__name__,
+)
+def test_sums_over_the_whole_cache_settle_what_is_right_and_nothing_that_is_wrong(
+    fault: Callable[[Columns], None],
+) -> None:
+    scene = _scene(400, Full(), KVLayout(page_size=4, num_slots=1024))
+    reads = right(scene)
+    assert bool(summed(scene, reads, lit=None).settled)
+    fault(reads)
+
+    found = summed(scene, reads, lit=None)
+
+    assert not bool(found.settled)
+    assert float(found.off.max()) > 0.5
+
+
+def test_memory_that_nobody_holds_is_loud_in_sums_over_the_whole_cache() -> None:
+    scene = _scene(400, Full(), KVLayout(page_size=4, num_slots=1024))
+    stray = scene.ledger.unowned[-1]
+    lists = [[scene.ledger.columns[b][c] for b, c in row] for row in right(scene)]
+    lists[1].append(stray)
+
+    def attend(x: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+        own = scene.row_slot
+        v_cache[own], k_cache[own] = v, k
+        means = [v_cache[row].float().mean(0) for row in lists]
+        return torch.stack(means).repeat_interleave(scene.case.shape.group_size, dim=1).to(q.dtype)
+
+    found = sum_up(attend, scene, cast(Any, None), Numerics())
+
+    assert found.wrong.tolist() == [i == 1 for i in range(len(lists))]
+
+
+def test_sums_too_large_to_tell_settle_nothing() -> None:
+    scene = _scene(400, Full(), KVLayout(page_size=4, num_slots=1024))
+    rough = Numerics(partial="bfloat16", merges=32)
+
+    found = summed(scene, right(scene), numerics=rough, lit=None)
+
+    assert not bool(found.wrong.any())
+    assert not bool(found.settled)

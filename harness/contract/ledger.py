@@ -59,14 +59,6 @@ class SlotLedger:
         return tuple(tuple(own.tolist()) for own in self.slots)
 
     @cached_property
-    def prefix_slots(self) -> Slots:
-        """(sum of P,) slot of each prefix column, one request after the other; -1 where evicted."""
-        import numpy as np
-
-        lengths = [request.prefix_len for request in self.case.requests]
-        return np.concatenate([own[:p] for own, p in zip(self.slots, lengths, strict=True)])
-
-    @cached_property
     def held(self) -> tuple[Slots, Slots, Slots]:
         """Slot, request and column of all that is held, a slot once.
 

@@ -11,7 +11,7 @@ from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.forward import judge_forward
-from treeproof.engine.checks.launches import judge_launches
+from treeproof.engine.checks.launches import judge_launches, show_what_was_read
 from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.merges import judge_merges
 from treeproof.engine.checks.metamorphic import judge_metamorphic
@@ -91,6 +91,7 @@ def _run(trial: Trial) -> None:
         judge_metamorphic(trial, built)
         judge_stale(trial, built)
         judge_malformed_builds(trial)
+        show_what_was_read(trial, built.x)
 
 
 def _fill_gaps(trial: Trial) -> None:

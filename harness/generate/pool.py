@@ -51,7 +51,7 @@ def candidates(case: VerifyCase, ledger: SlotLedger, device: str = "cpu") -> Can
         shape=case.shape,
         kv=case.layout,
         mask_mode=case.mask.mode,
-        mask_buffer=_mask_buffer(case).to(device),
+        mask_buffer=_mask_buffer(case, device),
         fill_prefix_mask=case.mask.fill_prefix,
     )
 
@@ -76,13 +76,17 @@ def _parent_list(case: VerifyCase, embeddings: list[Embedding], topk: int, steps
     requests = torch.arange(len(embeddings))[:, None]
     free = hash_tensor(case.seed, _FREE_CELLS, requests, cells)
     parent_list = free % (pool_size(topk, steps) + 1) - 1
-    for b, embedding in enumerate(embeddings):
-        for cell, parent in embedding.parent_list.items():
-            parent_list[b, cell] = parent
+    reached = [
+        (b, cell, parent)
+        for b, embedding in enumerate(embeddings)
+        for cell, parent in embedding.parent_list.items()
+    ]
+    row, cell, parent = torch.tensor(reached, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    parent_list[row, cell] = parent
     return parent_list
 
 
-def _mask_buffer(case: VerifyCase) -> Tensor:
+def _mask_buffer(case: VerifyCase, device: str) -> Tensor:
     """Garbage in the item type of the mask mode: bool, or the smallest that holds a row's bits."""
     import torch
 
@@ -97,7 +101,9 @@ def _mask_buffer(case: VerifyCase) -> Tensor:
         item, count = torch.bool, sum(r * (p + r) for r, p in zip(rows, lengths, strict=True))
     count += case.mask.slack
     bytes_needed = count * item.itemsize
-    words = hash_tensor(case.seed, _MASK_GARBAGE, torch.arange(-(-bytes_needed // 8)))
+    words = hash_tensor(
+        case.seed, _MASK_GARBAGE, torch.arange(-(-bytes_needed // 8), device=device)
+    )
     garbage = words.view(torch.uint8)[:bytes_needed]
     if item is torch.bool:
         return garbage.bitwise_and_(1).view(torch.bool)

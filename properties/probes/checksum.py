@@ -12,6 +12,7 @@ half of them by 2 at the other.)
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -30,23 +31,44 @@ _SUMS = 64
 """Independent sums a row, at least: a wrong set without pairs leaves all alone once in 2**64."""
 
 _WORD = 211  # address word of the codes
+_ALONE, _STALE = -1, -2  # and of codes that belong to no pair, in place of a request
 
 
-def tolerance(dtype: str, numerics: Numerics) -> float:
-    """How far from its whole number a right sum may be; a wrong one is off by 1 or more.
-
-    Sums of pairs are 2 at most, and that is what is rounded: once in the output, once a declared
-    merge. Weights are equal and round alike. 0.3 is for sums that a tag next to a pair leaves
-    unbalanced and for accumulators; real kernels used 0.07 of it up to 131,072 keys.
-    """
-    return 0.3 + 2 * (UNIT_ROUNDOFF[dtype] + partial_rounding(dtype, numerics))
+_CLEAR = 0.45
+"""A limit beyond which a right sum and the nearest wrong one could not be told apart."""
 
 
-def off_by(attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor) -> Tensor:
-    """(T,) float64: largest distance of a row's sums from what it must read of the `lit` slots.
+@dataclass(frozen=True)
+class Sums:
+    """`off` (T,) float64: largest distance of a row's sums from what it must read; `limit` (T,): how
+    far a right one may be. 0 on padding."""
 
-    `lit` (num_slots,) bool: prefix slots that carry their code; all other memory carries 0. Padded
-    rows read 0.
+    off: Tensor
+    limit: Tensor
+
+    @property
+    def wrong(self) -> Tensor:
+        """(T,) bool."""
+        return self.off > self.limit
+
+    @property
+    def settled(self) -> Tensor:
+        """() bool: all sums are right, and near enough to say so."""
+        return ~(self.wrong | (self.limit > _CLEAR)).any()
+
+
+def sum_up(
+    attend: AttendCall, scene: Scene, x: VerifyInput, numerics: Numerics, lit: Tensor | None = None
+) -> Sums:
+    """Launch, and compare the sums of values of every row with those that it must read.
+
+    `lit` (num_slots,) bool: prefix slots that carry their code, all other memory carrying 0. None:
+    every slot of the cache does, those of the tree and those that nobody holds a random one each.
+
+    A right sum is off by rounding, once in the output, once a declared merge, of what is rounded:
+    pairs add up to 2 at most, and the tree's codes to what they do. Weights are equal and round
+    alike. 0.3 is for sums that a tag next to a pair leaves unbalanced and for accumulators; real
+    kernels used 0.07 of it up to 131,072 keys. One key more, fewer or twice is off by more than half.
     """
     shape = scene.case.shape
     group = torch.arange(shape.num_q_heads, device=scene.device) // shape.group_size
@@ -58,21 +80,29 @@ def off_by(attend: AttendCall, scene: Scene, x: VerifyInput, lit: Tensor) -> Ten
     )
     k = zeros(scene, shape.head_dim) + 1
     count = wanted(scene).count
-    worst = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
-    codes = [
-        _code(scene, offset, drawing) * lit[:, None, None] for offset, drawing in _drawings(scene)
-    ]
+    off = torch.zeros(len(scene.rows), dtype=torch.float64, device=scene.device)
+    largest_tree = torch.zeros_like(off)
+    codes = [_code(scene, *drawing, everywhere=lit is None) for drawing in _drawings(scene)]
+    if lit is not None:
+        codes = [code * lit[:, None, None] for code in codes]
+
+    # What no row may read is loud where everything is lit, stale contents and padded rows too.
+    stale = _signs(scene, (_STALE,), torch.zeros_like(scene.row_slot[:1]))[0] * (lit is None)
 
     def coded(code: Tensor) -> Contents:
         v = code.to(scene.dtype) * amplitude
-        return Contents(q, k, v, k[0], 0 * v[0])
+        return Contents(q, k, v, k[0], stale.view_as(v[0]).to(v) * amplitude)
 
     outs = outputs(attend, scene, x, map(coded, codes), "checksum")
     for code, out in zip(codes, outs, strict=True):
         sums = out.double() / amplitude * count[:, None, None]
-        off = (sums - _sums(scene, code)[:, group]).abs().flatten(1).amax(1)
-        worst = torch.maximum(worst, off)
-    return torch.where(scene.padding, 0.0, worst)
+        tree = torch.zeros_like(off)[:, None, None] if lit is not None else _tree_sums(scene, code)
+        right = _prefix_sums(scene, code) + tree
+        off = torch.maximum(off, (sums - right[:, group]).abs().flatten(1).amax(1))
+        largest_tree = torch.maximum(largest_tree, tree.abs().flatten(1).amax(1))
+    rounding = UNIT_ROUNDOFF[shape.dtype] + partial_rounding(shape.dtype, numerics)
+    limit = 0.3 + (2 + largest_tree) * rounding
+    return Sums(*(torch.where(scene.padding, 0.0, each) for each in (off, limit)))
 
 
 def _drawings(scene: Scene) -> list[tuple[int, int]]:
@@ -83,30 +113,37 @@ def _drawings(scene: Scene) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=8)
-def _code(scene: Scene, offset: int, drawing: int) -> Tensor:
-    """(num_slots, Hkv, Dv) int8: +-1 on prefix slots, 0 elsewhere."""
+def _code(scene: Scene, offset: int, drawing: int, *, everywhere: bool) -> Tensor:
+    """(num_slots, Hkv, Dv) int8: +-1 on prefix slots; elsewhere 0, or +-1 as well."""
     shape = scene.case.shape
     width = shape.num_kv_heads * shape.v_head_dim
     # An aliased key is paired as in the request that owns it; sums are added up from the codes.
-    slot, request, column = scene.on_device(scene.prefix).unbind(1)
-    pair, second = (column + offset) // 2, (column + offset) % 2
-    words = torch.arange(-(-width // 64), device=scene.device)
-    bits = hash_tensor(
-        scene.case.seed, _WORD, offset, drawing, request[:, None], pair[:, None], words
-    )
-    lane = torch.arange(width, device=scene.device)
-    sign = 1 - 2 * ((bits[:, lane // 64] >> (lane % 64)) & 1).to(torch.int8)
-    code = torch.zeros(scene.case.layout.num_slots, width, dtype=torch.int8, device=scene.device)
-    code[slot] = sign * (1 - 2 * second[:, None]).to(torch.int8)
+    held, slots = scene.prefix, torch.arange(scene.case.layout.num_slots, device=scene.device)
+    pair, second = (held.column + offset) // 2, (held.column + offset) % 2
+    code = slots.new_zeros(len(slots), width, dtype=torch.int8)
+    if everywhere:
+        code = _signs(scene, (offset, drawing, _ALONE), slots)
+    code[held.slot] = _signs(scene, (offset, drawing), held.request, pair) * (
+        1 - 2 * second[:, None]
+    ).to(torch.int8)
     return code.reshape(-1, shape.num_kv_heads, shape.v_head_dim)
 
 
-def _sums(scene: Scene, code: Tensor) -> Tensor:
-    """(T, Hkv, Dv) float64: sum of the codes that each row must read."""
-    want = wanted(scene)
+def _signs(scene: Scene, first: tuple[int, ...], *address: Tensor) -> Tensor:
+    """(n, Hkv * Dv) int8 of +-1, drawn from the words `first` and then `address` (n,) each."""
+    width = scene.case.shape.num_kv_heads * scene.case.shape.v_head_dim
+    words = torch.arange(-(-width // 64), device=scene.device)
+    lane = torch.arange(width, device=scene.device)
+    bits = hash_tensor(scene.case.seed, _WORD, *first, *(word[:, None] for word in address), words)
+    return 1 - 2 * ((bits[:, lane // 64] >> (lane % 64)) & 1).to(torch.int8)
+
+
+def _prefix_sums(scene: Scene, code: Tensor) -> Tensor:
+    """(T, Hkv, Dv) float64: sum of the codes of the prefix that each row must read."""
+    want, every = wanted(scene), scene.columns
     # Differences of running sums over all prefixes: from where a row's window begins to the end.
-    columns = scene.on_device(scene.ledger.prefix_slots)
-    held = torch.where((columns >= 0)[:, None, None], code[columns.clamp(min=0)], 0)
+    there = every.of(every.in_prefix.nonzero()[:, 0])
+    held = torch.where((there.slot >= 0)[:, None, None], code[there.slot.clamp(min=0)], 0)
     # Along the last axis: a GPU adds up along any other one far more slowly.
     total = held.flatten(1).T.contiguous().cumsum(1, dtype=torch.int32)
     total = torch.nn.functional.pad(total, (1, 0)).T
@@ -115,3 +152,17 @@ def _sums(scene: Scene, code: Tensor) -> Tensor:
     first = begin[want.request] + want.first
     sums = total[begin[want.request + 1]] - total[first]
     return sums.double().view(-1, *code.shape[1:])
+
+
+def _tree_sums(scene: Scene, code: Tensor) -> Tensor:
+    """(T, Hkv, Dv) float64: sum of the codes of the tree rows that each row must read."""
+    want = wanted(scene)
+    requests, most = len(scene.case.requests), want.tree.shape[1]
+    start = scene.on_device(np.array(scene.case.qo_indptr[:-1]))
+    row = torch.arange(len(want.request), device=scene.device) - start[want.request]
+    codes = torch.zeros(requests, most, code[0].numel(), device=scene.device)
+    codes[want.request, row] = code[scene.row_slot.clamp(min=0)].flatten(1).float()
+    read = torch.zeros(requests, most, most, device=scene.device)
+    read[want.request, row] = want.tree.float()
+    sums = read @ codes  # small whole numbers
+    return sums[want.request, row].double().view(-1, *code.shape[1:])

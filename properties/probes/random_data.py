@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,26 +38,27 @@ LOUD = Fill(_LARGE, nan=True)
 
 def contents(scene: Scene, x: VerifyInput, data: LogicalData, fill: Fill) -> Contents:
     """Logical data laid out by the ledger; rotary by `x.positions` for the verify rows."""
-    shape, case = scene.case.shape, scene.case
+    shape = scene.case.shape
     k = _poison(scene, shape.head_dim, _FREE_K, fill)
     v = _poison(scene, shape.v_head_dim, _FREE_V, fill)
     q = torch.zeros(
         len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
     rows, homes = scene.node_rows, scene.row_slot[scene.node_rows]
-    columns = scene.on_device(scene.ledger.prefix_slots)
-    held = columns >= 0
+    every = scene.columns
+    there = every.of(every.in_prefix.nonzero()[:, 0])
+    held = (there.slot >= 0).nonzero()[:, 0]
+    columns, index = there.slot[held], there.column[held]
     asked, own = torch.cat(data.q), torch.cat(data.k_tree)
     far = torch.cat(data.k_prefix)[held]
     if shape.rotary is not None:
         turn = frequencies(shape.rotary, shape.head_dim, scene.device)
-        index = [np.arange(request.prefix_len) for request in case.requests]
         asked, own = (rotate(t, x.positions[rows], turn) for t in (asked, own))
-        far = rotate(far, scene.on_device(np.concatenate(index))[held], turn)
+        far = rotate(far, index, turn)
     q[rows] = asked
     k[homes], v[homes] = own, torch.cat(data.v_tree)
     # A slot that requests share holds the same numbers for all of them.
-    k[columns[held]], v[columns[held]] = far, torch.cat(data.v_prefix)[held]
+    k[columns], v[columns] = far, torch.cat(data.v_prefix)[held]
     stale = 0.5 * fill.scale
     stale_k, stale_v = torch.full_like(k[0], stale), torch.full_like(v[0], -stale)
     return Contents(q, k, v, stale_k, stale_v, own_layer=True)

@@ -16,9 +16,17 @@ from treeproof.properties.declared import tree_block
 from treeproof.properties.pairing import judge_pairing
 from treeproof.properties.probes.clock import read_clock
 from treeproof.properties.probes.launch import AttendCall
-from treeproof.properties.reading import Measured, judge_measured, judge_screened, measure, screen
+from treeproof.properties.reading import (
+    Measured,
+    everything_adds_up,
+    judge_measured,
+    judge_screened,
+    measure,
+    screen,
+)
 from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation
+from treeproof.properties.wanted import wanted
 
 
 def judge_launches(trial: Trial, x: VerifyInput) -> None:
@@ -43,14 +51,16 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
     if not trial.wants("visibility", "measured"):
         return
     complete, numerics = trial.options.complete, trial.backend.numerics
-    measured = trial.measured = measure(attend, trial.scene, seen, complete=complete)
     failures: list[Failure] = []
-    if trial.runs("tomography"):
-        failures += judge_measured(trial.scene, measured)
-        trial.recover("visibility", "measured", "parents", lambda: _parents(measured))
-    if trial.runs("checksum") and not complete:
-        screened = screen(attend, trial.scene, seen, measured, numerics)
-        failures += judge_screened(trial.scene, screened)
+    measured: Measured | None = None
+    if not (_screens(trial) and everything_adds_up(attend, trial.scene, seen, numerics)):
+        measured = trial.measured = measure(attend, trial.scene, seen, complete=complete)
+        if trial.runs("tomography"):
+            failures += judge_measured(trial.scene, measured)
+            recover_visibility(trial, measured)
+        if trial.runs("checksum") and not complete:
+            screened = screen(attend, trial.scene, seen, measured, numerics)
+            failures += judge_screened(trial.scene, screened)
     if trial.runs("chorus", "spike"):
         failures += judge_pairing(
             attend, trial.scene, seen, measured if trial.runs("tomography") else None, numerics,
@@ -59,16 +69,46 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
     trial.judged("visibility", "measured", "attend", failures)
 
 
-def _parents(measured: Measured) -> tuple[tuple[int | None, ...], ...]:
-    return tuple(recover_parents(tree_block(r, measured.scene)) for r in measured.readings)
+def _screens(trial: Trial) -> bool:
+    """Whether sums may stand for tomography: it is asked where they are off, and where all is asked."""
+    return not trial.options.complete and {"tomography", "checksum"} <= trial.options.probes
+
+
+def recover_visibility(trial: Trial, measured: Measured) -> None:
+    """The parents that what was read determines."""
+
+    def parents() -> tuple[tuple[int | None, ...], ...]:
+        return tuple(recover_parents(tree_block(r, measured.scene)) for r in measured.readings)
+
+    trial.recover("visibility", "measured", "parents", parents)
+
+
+def show_what_was_read(trial: Trial, x: VerifyInput) -> None:
+    """Where something failed elsewhere: what each row read, which sums alone do not say."""
+    wanted = trial.has("attend") and trial.wants("visibility", "measured") and _screens(trial)
+    if wanted and trial.failures and trial.measured is None and not trial.broken:
+        attend = attend_call(trial, trial.instance, x)
+        seen = garble(x, trial.backend.consumes, trial.case.seed)
+        with trial.timed("probe"), trial.probing("tomography"):
+            try:
+                measured = measure(attend, trial.scene, seen, complete=False)
+            except Violation as violation:
+                trial.broke(violation)
+            else:
+                recover_visibility(trial, measured)
 
 
 def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
     if "positions" not in trial.produced or not trial.wants("position", "measured"):
         return
-    measured = trial.measured or measure(attend, trial.scene, seen, complete=False)
+    if trial.measured is not None:
+        count = trial.measured.count
+    elif _screens(trial) and trial.wants("visibility", "measured"):
+        count = wanted(trial.scene).count  # sums told that it is what was read
+    else:
+        count = measure(attend, trial.scene, seen, complete=False).count
     # The harness rotates by what the builder said; attend gets garbage unless it reads it.
-    turns = read_clock(attend, trial.scene, x.positions, seen, measured.count - 1)
+    turns = read_clock(attend, trial.scene, x.positions, seen, count - 1)
     shared = trial.case.layout.shared_prefix if len(trial.case.requests) > 1 else 0
     owns = [request.prefix_len > shared for request in trial.case.requests]
     depths = position.recover_clock(turns, trial.case.qo_indptr, owns)
