@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from dataclasses import replace as with_fields
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from torch import Tensor
 
 from treeproof.backends import reference
@@ -39,7 +39,7 @@ from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.prepared import prepare
 from treeproof.generate.cases import pages_of
 from treeproof.generate.orders import row_of_node
-from treeproof.generate.trees import trees
+from treeproof.generate.topologies import TOKEN_LAWS, TOPOLOGIES, grow, tokens_of
 from treeproof.properties.contract import valid_built
 from treeproof.properties.probes import random_data
 from treeproof.properties.probes.launch import launch
@@ -58,20 +58,13 @@ class Shape:
 
 
 def drawn_trees(count: int, run: int, most: int) -> list[CandidateTree]:
-    found: list[CandidateTree] = []
-
-    @seed(run)
-    @settings(
-        max_examples=count + 1, database=None, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(trees(2, most))
-    def collect(tree: CandidateTree) -> None:
-        found.append(tree)
-
-    while len(found) < count + 1:
-        collect()
-    return found[1 : count + 1]
+    """Of all topologies in turn, with 8 to `most` rows."""
+    rng, names, found = random.Random(run), list(TOPOLOGIES), []
+    for i in range(count):
+        salt = rng.getrandbits(32)
+        parents = grow(names[i % len(names)], rng.randint(8, most), rng.randint(1, 9), salt)
+        found.append(CandidateTree(tokens_of(parents, TOKEN_LAWS[0], salt), parents))
+    return found
 
 
 def cases(run: int, requests: int, shape: Shape, rows: int, order: str) -> Iterator[VerifyCase]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +25,8 @@ _PIECES_SCALE = math.sqrt(3 / (2**32 - 1))
 
 _EVEN_PIECES = 0x0000FFFF0000FFFF
 
-_BLOCK = {"cpu": 1 << 15, "cuda": 1 << 22}
-"""Numbers hashed at a time: 256 KiB of int64 stay in a core's cache, and long prefixes need no more;
-a GPU wants enough of them to be worth a launch."""
+_BLOCK = 1 << 15
+"""Numbers hashed at a time: 256 KiB of int64 stay in cache, and long prefixes need no more."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,28 @@ def _rows(
 
     owner, index = (words[:, None, None] for words in tokens)
     device, count = owner.device, len(owner)
-    head, lane = (torch.arange(n, device=device) for n in (heads, lanes))
     out = torch.empty(count, heads, lanes, dtype=getattr(torch, case.shape.dtype), device=device)
-    step = max(1, _BLOCK[device.type] // (heads * lanes))
+    if device.type == "cuda" and count and importlib.util.find_spec("triton") is not None:
+        _launch_fill(out, hash_tensor(case.seed, what, *tokens), factor)
+        return out
+    head, lane = (torch.arange(n, device=device) for n in (heads, lanes))
+    step = max(1, _BLOCK // (heads * lanes))
     for begin in range(0, count, step):
         part = slice(begin, begin + step)
         block = normal(case.seed, what, owner[part], index[part], head[:, None], lane)
         out[part] = block * factor if factor != 1.0 else block
     return out
+
+
+def _launch_fill(out: Tensor, states: Tensor, factor: float) -> None:
+    import torch
+
+    from treeproof.generate.data_kernel import fill_rows
+
+    heads, lanes = out.shape[1:]
+    width = heads * lanes
+    block = min(1024, 1 << (width - 1).bit_length())
+    factors = torch.tensor([_PIECES_SCALE, factor], dtype=torch.float64, device=out.device)
+    fill_rows[len(out), -(-width // block)](
+        out, states, factors, HEADS=heads, LANES=lanes, BLOCK=block
+    )
