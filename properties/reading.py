@@ -128,7 +128,8 @@ def everything_adds_up(
 ) -> bool:
     """Whether sums over the whole cache alone tell that every row reads what it must, each key once.
 
-    False where some sum is off, and where sums are too large to tell: tomography says more.
+    But for a key of next to no weight, which moves no sum. False where some sum is off, and where sums
+    are too large to tell: tomography says more.
     """
     return bool(sum_up(attend, scene, x, numerics).settled)
 

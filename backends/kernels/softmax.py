@@ -22,9 +22,11 @@ def product(a, b, UPCAST: tl.constexpr):
     would add up in float16.
     """
     if UPCAST:
-        a = a.to(tl.float32)
-        b = b.to(tl.float32)
-    return tl.dot(a, b, input_precision="ieee")
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    # Compiled, a program takes one unit: a matrix, as products of stacks go past the matrix units.
+    left = tl.reshape(a, [a.shape[1], a.shape[2]])
+    right = tl.reshape(b, [b.shape[1], b.shape[2]])
+    return tl.reshape(tl.dot(left, right, input_precision="ieee"), [1, a.shape[1], b.shape[2]])
 
 
 @inlined

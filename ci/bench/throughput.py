@@ -5,8 +5,8 @@
 A tree is one distinct request checked with all probes of attention: bound, writes, poison,
 tomography, checksum and chorus. Many requests go in one launch. The loop beside it checks one tree
 a launch against a dense reference in float32, with a tolerance: what people write by hand. Import,
-compilation and one warm-up case of each shape stand apart. The last columns share the wall time out:
-the oracle, the backend, and what treeproof itself takes for a tree.
+compilation and one warm-up case of each shape stand apart. Shares are of the wall time: the oracle, the
+backend (its build, and its launches as timed on the device); the rest is what treeproof itself takes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,13 +124,47 @@ def dense(
     return torch.einsum("hnl,lhd->nhd", p, values)
 
 
+class Timed:
+    """A backend whose launches of attend are timed on the device."""
+
+    def __init__(self, backend: Backend, device: str) -> None:
+        self.seconds, self._events, self._device = 0.0, list[tuple[Any, Any]](), device
+        self.backend = with_fields(backend, make=lambda: self._wrap(backend.make()))
+
+    def _wrap(self, instance: Any) -> Any:
+        attend = instance.attend
+
+        def timed(*arguments: Any) -> Any:
+            if self._device == "cpu":
+                start = time.perf_counter()
+                result = attend(*arguments)
+                self.seconds += time.perf_counter() - start
+                return result
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            result = attend(*arguments)
+            end.record()
+            self._events.append((begin, end))
+            return result
+
+        instance.attend = timed
+        return instance
+
+    def settle(self) -> None:
+        """After the device has come to rest."""
+        self.seconds += sum(begin.elapsed_time(end) / 1e3 for begin, end in self._events)
+        self._events.clear()
+
+
 def synchronise(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize(device)
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
-    backend = load(name)
+    plain = load(name)
+    timed = Timed(plain, given.device)
+    backend = timed.backend
     shapes = [Shape(dtype, page) for dtype in given.dtype for page in given.page]
     order = "breadth-first"
     options = CheckOptions(
@@ -145,6 +180,8 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
             assert not warm.failures, warm.failures[0].message
     if not able:
         return {"backend": name, "refused": backend.capabilities.refusal(case, given.device)}
+    timed.settle()
+    timed.seconds = 0.0
     streams = [cases(given.seed, given.requests, shape, given.rows, order) for shape in able]
     drawn = [[next(stream) for _ in range(given.cases)] for stream in streams]
     checked, rows, prefix, margin = 0, [], [], 0.0
@@ -158,6 +195,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
         result = check_case(case, backend, options)
         synchronise(given.device)
         spent += time.perf_counter() - start
+        timed.settle()
         assert not result.failures, result.failures[0].message
         assert {c.status for c in result.cells if c.evidence == "measured"} <= {
             "pass",
@@ -170,13 +208,13 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
         for part, seconds in result.seconds.items():
             parts[part] = parts.get(part, 0.0) + seconds
     loop = [one for case in drawn[0][:1] for one in alone(case)]
-    by_tolerance(loop[0], backend, given.device)
+    by_tolerance(loop[0], plain, given.device)
     synchronise(given.device)
     start = time.perf_counter()
-    close = sum(by_tolerance(case, backend, given.device) for case in loop)
+    close = sum(by_tolerance(case, plain, given.device) for case in loop)
     synchronise(given.device)
     by_hand = time.perf_counter() - start
-    kernels = parts.get("backend", 0.0) + parts.get("build", 0.0)
+    kernels = timed.seconds + parts.get("build", 0.0)
     own = spent - parts.get("oracle", 0.0) - kernels
     return {
         "backend": name,

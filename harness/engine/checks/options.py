@@ -40,6 +40,11 @@ class CheckOptions:
         return self.profile == "nightly"
 
     @property
+    def bulk(self) -> bool:
+        """Many cases are checked: what most of them can do more cheaply, they do so."""
+        return self.profile in ("gpu", "soak")
+
+    @property
     def leaves(self) -> int | None:
         """Leaves to accept and commit in one check, evenly spread; None: every one."""
         return {"quick": 12, "gpu": 12, "soak": 12, "ci": 64}.get(self.profile)
