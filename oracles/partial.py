@@ -23,16 +23,16 @@ def grouped(q: Tensor, shape: AttentionShape) -> Tensor:
 
 
 def key_pairs(k: Tensor) -> Tensor:
-    """k (n, Hkv, D) to (2, Hkv, n, D)."""
-    pair = k.new_empty(2, k.shape[1], k.shape[0], k.shape[2])
+    """k (n, Hkv, D) of any float dtype to (2, Hkv, n, D) in float64."""
+    pair = k.new_empty(2, k.shape[1], k.shape[0], k.shape[2], dtype=torch.float64)
     pair[0] = k.transpose(0, 1)
     torch.abs(pair[0], out=pair[1])
     return pair
 
 
 def value_pairs(v: Tensor) -> Tensor:
-    """v (n, Hkv, Dv) to (Hkv, n, 2 * Dv)."""
-    pair = v.new_empty(v.shape[1], v.shape[0], 2 * v.shape[2])
+    """v (n, Hkv, Dv) of any float dtype to (Hkv, n, 2 * Dv) in float64."""
+    pair = v.new_empty(v.shape[1], v.shape[0], 2 * v.shape[2], dtype=torch.float64)
     heads, sizes = pair.chunk(2, dim=-1)
     heads.copy_(v.transpose(0, 1))
     torch.abs(heads, out=sizes)

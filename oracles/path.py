@@ -98,8 +98,12 @@ def attend_batch(
     query = Query(grouped(rotated(torch.cat(tuple(q)), at, shape.rotary), shape), at)
 
     def held(keys: Tensor, values: Tensor, index: Tensor) -> Held:
-        keys = stored(rotated(keys, index, shape.rotary), layer.k_scale, shape.kv_dtype)
-        values = stored(values.double(), layer.v_scale, shape.kv_dtype)
+        # Plain numbers are widened once, where they are laid out.
+        if shape.rotary is not None:
+            keys = rotated(keys, index, shape.rotary)
+        if shape.kv_dtype is not None:
+            keys = stored(keys.double(), layer.k_scale, shape.kv_dtype)
+            values = stored(values.double(), layer.v_scale, shape.kv_dtype)
         return Held(key_pairs(keys), value_pairs(values), index)
 
     bounds = [0, *accumulate(map(len, trees))]

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "steps"])
 def accept_greedily(
     tokens,  # (T,)
     predicted,  # (T,)

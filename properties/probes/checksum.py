@@ -133,9 +133,10 @@ def _signs(scene: Scene, first: tuple[int, ...], *address: Tensor) -> Tensor:
     """(n, Hkv * Dv) int8 of +-1, drawn from the words `first` and then `address` (n,) each."""
     width = scene.case.shape.num_kv_heads * scene.case.shape.v_head_dim
     words = torch.arange(-(-width // 64), device=scene.device)
-    lane = torch.arange(width, device=scene.device)
     bits = hash_tensor(scene.case.seed, _WORD, *first, *(word[:, None] for word in address), words)
-    return 1 - 2 * ((bits[:, lane // 64] >> (lane % 64)) & 1).to(torch.int8)
+    octets = bits.contiguous().view(torch.uint8)[:, :, None]
+    bit = (octets >> torch.arange(8, dtype=torch.uint8, device=scene.device)) & 1
+    return 1 - 2 * bit.flatten(1)[:, :width].to(torch.int8)
 
 
 def _prefix_sums(scene: Scene, code: Tensor) -> Tensor:

@@ -76,16 +76,20 @@ def listen(
         for first in range(0, groups, shape.num_q_heads)
     ]
 
+    every_group = torch.arange(groups, device=scene.device)
+    rows_of_groups = _keys(every_group, groups, shape.head_dim).to(scene.dtype)
+    v = v.to(scene.dtype)
+
     def asking(question: tuple[Tensor, Tensor]) -> Contents:
         member, asked = question  # (num_slots, Hkv), (Hq,)
-        k = torch.where(speaks[:, None, None], _keys(member, groups, shape.head_dim), 0.0)
+        k = rows_of_groups[member] * speaks[:, None, None]
         q = _keys(asked, groups, shape.head_dim) * size
         return Contents(
             q.expand(len(scene.rows), -1, -1).to(scene.dtype).contiguous(),
-            k.to(scene.dtype),
-            v.to(scene.dtype),
-            k[0].to(scene.dtype),
-            -v[0].to(scene.dtype),
+            k,
+            v,
+            k[0],
+            -v[0],
         )
 
     outs = outputs(attend, scene, x, map(asking, questions), "chorus")
