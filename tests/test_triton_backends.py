@@ -76,12 +76,12 @@ def test_every_column_is_judged_by_evidence_of_the_backends_own_and_passes(
     assert measured == dict.fromkeys(COLUMNS, "pass")
 
 
-_SEES = "column[:, None, :] > index[:, :, None] - window"
+_SEES = "at[:, None, :] > index[:, :, None] - window"
 _HEAD = "kv_head[:, None] * GROUP + line % GROUP"
 _MOVED = "tl.load(cache + at + source[:, None] * slot_step, mask=inside, other=0)"
 _STORED = "    tl.store(cache + at + target[:, None] * slot_step, moved, mask=inside)"
 EDITS = {
-    "next-mask-bit": ("direct-mask", "visibility", "masked", "tl.minimum(column, 63)", "tl.minimum(column + 1, 63)"),
+    "next-mask-bit": ("direct-mask", "visibility", "masked", "tl.maximum(other, 0), 63", "tl.maximum(other, 0) + 1, 63"),
     "window-of-one-key-more": ("direct-mask", "visibility", "masked", _SEES, _SEES.replace(">", ">=")),
     "heads-dealt-out-in-turn": ("direct-mask", "output", "masked", _HEAD, "kv_head[:, None] + line % GROUP * KV_HEADS"),
     "natural-lse-in-base-2": ("cascade", "output", "softmax", "tl.log(some)", "tl.log2(some)"),
@@ -90,7 +90,7 @@ EDITS = {
     "page-offset-dropped": ("page-table", "visibility", "paged", "page * PAGE + key % PAGE", "page * PAGE"),
     "second-part-dropped": ("cascade", "visibility", "merging", "in range(PARTS)", "in range(1)"),
     "list-from-its-start": ("swa-window", "visibility", "paged", " + tl.load(kv_start + row)", ""),
-    "root-not-walked-to": ("topology", "visibility", "linked", "tl.minimum(depth + 1", "tl.minimum(tl.maximum(depth, 1)"),
+    "root-not-walked-to": ("topology", "visibility", "linked", "mask=on_path & (met", "mask=on_path & ((node > 0) | (met == 0)) & (met"),
     "values-of-the-next-slot": ("topology", "visibility", "softmax", "values = tl.load(at,", "values = tl.load(at + v_slot,"),
     "bonus-left-out": ("topology", "candidate", "tree_build", "tl.load(bonus + b), token", "0, token"),
     "position-of-the-row": ("topology", "position", "tree_build", "prefix + depth, 0", "prefix + row, 0"),

@@ -16,7 +16,7 @@ from treeproof.backends.kernels.masked import masked_attention
 from treeproof.backends.kernels.merging import merge_parts
 from treeproof.backends.kernels.paged import paged_attention
 from treeproof.backends.kernels.shared import shared_attention
-from treeproof.backends.kernels.stages import as_integers, built, owners
+from treeproof.backends.kernels.stages import as_integers, built, mask_cells, owners
 from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import VerifyInput
 
@@ -95,6 +95,10 @@ def masked(layer: Layer) -> tuple[Tensor, Tensor]:
     """All rows under `custom_mask`; out (T, Hq, Dv), natural lse (T, Hq) without the sink."""
     x = layer.x
     mask, mask_indptr = built(x, "custom_mask", "mask_indptr").values()
+    cells = mask_cells(x.mask_mode, x.qo_indptr.diff(), x.seq_lens)
+    needed = int((mask_indptr[:-1] + cells).max())
+    if mask.numel() < needed:  # a kernel does not see the end of its buffers
+        raise ValueError(f"custom_mask holds {mask.numel()} cells: {needed} are needed")
     out, lse = layer.blank()
     blocks, units, constants = layer.by_request()
     masked_attention[triton.cdiv(units, constants["UNITS"]),](

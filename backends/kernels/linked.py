@@ -59,41 +59,33 @@ def linked_attention(
     keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
     b = tl.load(request_of + row)
     first, prefix = tl.load(qo_indptr + b), tl.load(seq_lens + b)
-    up = parents + b * width
-    depth = tl.full([UNITS], 0, tl.int64)
-    node = tl.load(up + row - first)
+    # The row itself and what is above it, a tile at a time; what the window has passed is not read.
+    up, node = parents + b * width, row - first
+    met = tl.full([UNITS], 0, tl.int64)
+    lane = tl.arange(0, BLOCK_N)
     climbed = 0  # links that go in a circle end somewhere, too
     while (row_max(node, 0) >= 0) & (climbed < width):
-        depth += (node >= 0).to(tl.int64)
-        node = tl.load(up + node, mask=node >= 0, other=-1)
-        climbed += 1
+        slot = tl.full([UNITS, BLOCK_N], -1, tl.int64)
+        gathered = 0
+        while (row_max(node, 0) >= 0) & (gathered < BLOCK_N) & (climbed < width):
+            on_path = node >= 0
+            home = tl.load(homes + first + node, mask=on_path & (met < window), other=-1)
+            slot = tl.where(lane == gathered, home[:, None], slot)
+            node = tl.load(up + node, mask=on_path, other=-1)
+            met += on_path.to(tl.int64)
+            gathered += 1
+            climbed += 1
+        there = slot >= 0
+        top, total, acc = read(
+            top, total, acc, queries, keys, values, tl.maximum(slot, 0), there, there[:, None, :],
+            k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
+        )  # fmt: skip
     table = req_to_token + tl.load(request_slots + b) * table_row
-    begin = tl.maximum(prefix + depth - window + 1, 0)
+    begin = tl.maximum(prefix + met - window, 0)
     for start in range(0, row_max(prefix - begin, 0), BLOCK_N):
         column = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
         there = column < prefix[:, None]
         slot = tl.load(table[:, None] + column, mask=there, other=0)
-        top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, there[:, None, :],
-            k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
-        )  # fmt: skip
-    # The row itself and what is above it, as many as the window holds, a tile at a time.
-    node = row - first
-    left = tl.minimum(depth + 1, window)
-    lane = tl.arange(0, BLOCK_N)
-    while row_max(left, 0) > 0:
-        slot = tl.full([UNITS, BLOCK_N], -1, tl.int64)
-        gathered = 0
-        while (row_max(left, 0) > 0) & (gathered < BLOCK_N):
-            taken = left > 0
-            home = tl.load(homes + first + node, mask=taken, other=-1)
-            slot = tl.where(lane == gathered, home[:, None], slot)
-            node = tl.load(up + node, mask=taken, other=0)
-            node = tl.maximum(node, 0)
-            left -= 1
-            gathered += 1
-        there = slot >= 0
-        slot = tl.maximum(slot, 0)
         top, total, acc = read(
             top, total, acc, queries, keys, values, slot, there, there[:, None, :],
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,

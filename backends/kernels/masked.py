@@ -64,42 +64,44 @@ def masked_attention(
     index = tl.load(positions + row, mask=real, other=0)
     top, total, acc = blank(UNITS, BLOCK_M, BLOCK_DV)
     keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
-    # Prefix keys that the root's window has passed are in no row's window.
+    # Columns of a request: its prefix, and then its rows. Prefix keys that the root's window has
+    # passed are in no row's window.
     prefix = tl.load(seq_lens + b)
     begin = tl.maximum(prefix - window + 1, 0)
     table = req_to_token + tl.load(request_slots + b) * table_row
-    for start in range(0, row_max(prefix - begin, 0), BLOCK_N):
-        column = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
-        there = live[:, None] & (column < prefix[:, None])
-        slot = tl.load(table[:, None] + column, mask=there, other=0)
-        seen = there[:, None, :] & (column[:, None, :] > index[:, :, None] - window)
-        top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, seen,
-            k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
-        )  # fmt: skip
     cells = tl.load(mask_indptr + b)
     if PACKED:
         item = tl.load(mask + cells[:, None] + local, mask=real, other=0).to(tl.int64)
     else:
         skipped = prefix if PREFIXED else prefix * 0
         line_begin = (cells + skipped)[:, None] + local * (skipped + rows)[:, None]
-    for start in range(0, row_max(rows, 0), BLOCK_N):
-        column = start + tl.arange(0, BLOCK_N).to(tl.int64)
-        there = column < rows[:, None]
-        slot = tl.load(homes + first[:, None] + column, mask=there, other=-1)
-        there = there & (slot >= 0)
-        slot = tl.maximum(slot, 0)
-        both = real[:, :, None] & there[:, None, :]
+    for start in range(0, row_max(prefix - begin + rows, 0), BLOCK_N):
+        column = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
+        other = column - prefix[:, None]  # local row, from 0 on
+        in_prefix, in_tree = other < 0, (other >= 0) & (other < rows[:, None])
+        slot = tl.load(table[:, None] + column, mask=in_prefix, other=-1)
+        their = tl.load(positions + first[:, None] + other, mask=in_tree, other=0)
+        slot = tl.where(
+            in_tree, tl.load(homes + first[:, None] + other, mask=in_tree, other=-1), slot
+        )
+        both = real[:, :, None] & in_tree[:, None, :]
         if PACKED:
-            seen = both & (((item[:, :, None] >> tl.minimum(column, 63)) & 1) != 0)
+            # A bit that does not exist is that of no row.
+            seen = ((item[:, :, None] >> tl.minimum(tl.maximum(other, 0), 63)[:, None, :]) & 1) != 0
         else:
-            seen = tl.load(mask + line_begin[:, :, None] + column, mask=both, other=0) != 0
-        their = tl.load(positions + first[:, None] + column, mask=there, other=0)
-        seen = seen & (their[:, None, :] > index[:, :, None] - window)
-        there = row_max(seen.to(tl.int32), 1) > 0  # the slot of a padded row may hold anything
+            seen = (
+                tl.load(mask + line_begin[:, :, None] + other[:, None, :], mask=both, other=0) != 0
+            )
+        seen = (both & seen) | in_prefix[:, None, :]
+        at = tl.where(in_prefix, column, their)
+        seen = seen & (at[:, None, :] > index[:, :, None] - window)
+        there = (slot >= 0) & (
+            row_max(seen.to(tl.int32), 1) > 0
+        )  # a padded row's slot may hold anything
         top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, seen,
-            k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
+            top, total, acc, queries, keys, values, tl.maximum(slot, 0), there,
+            seen & there[:, None, :], k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST,
+            BLOCK_D, BLOCK_DV,
         )  # fmt: skip
     place = row * (KV_HEADS * GROUP) + head
     written(

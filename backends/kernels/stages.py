@@ -24,7 +24,7 @@ def build(c: Candidates) -> VerifyInput:
     """Rows, positions, slots, links and the mask of every request, in two launches."""
     requests, width = len(c.num_rows), c.selected_index.shape[1] + 1
     qo_indptr = pad(c.num_rows.cumsum(0), (1, 0))
-    mask_indptr = pad(_cells(c).cumsum(0), (1, 0))
+    mask_indptr = pad(mask_cells(c.mask_mode, c.num_rows, c.seq_lens).cumsum(0), (1, 0))
     total = int(qo_indptr[-1])
     tokens, positions, homes = (c.seq_lens.new_empty(total) for _ in range(3))
     index, parents, next_token, next_sibling = (
@@ -123,8 +123,8 @@ def as_integers(t: Tensor) -> Tensor:
     return t.view(by_size[t.element_size()])
 
 
-def _cells(c: Candidates) -> Tensor:
+def mask_cells(mode: MaskMode | None, num_rows: Tensor, seq_lens: Tensor) -> Tensor:
     """(B,) cells, or items, of each request's mask."""
-    if c.mask_mode is MaskMode.FULL_MASK:
-        return c.num_rows * (c.seq_lens + c.num_rows)
-    return c.num_rows * c.num_rows if c.mask_mode is MaskMode.QLEN_ONLY else c.num_rows
+    if mode is MaskMode.FULL_MASK:
+        return num_rows * (seq_lens + num_rows)
+    return num_rows * num_rows if mode is MaskMode.QLEN_ONLY else num_rows
