@@ -33,9 +33,10 @@ def accept_greedily(
     taken = 1
     child = tl.load(next_token + line)
     looked = 0  # a circle of siblings ends after as many as there are rows
-    while (child >= 0) & (taken <= steps) & (looked < width):
+    # A link that leads out of the tables, or to a row that is none, ends the walk as -1 does.
+    while (child >= 0) & (child < width) & (taken <= steps) & (looked < width):
         row = tl.load(index + line + child)
-        if tl.load(tokens + row) == wanted:
+        if tl.load(tokens + row, mask=row >= 0, other=-1) == wanted:
             wanted = tl.load(predicted + row)
             tl.store(accept_index + out + taken, row)
             tl.store(emitted + out + taken, wanted)

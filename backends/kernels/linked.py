@@ -68,7 +68,7 @@ def linked_attention(
         slot = tl.full([UNITS, BLOCK_N], -1, tl.int64)
         gathered = 0
         while (row_max(node, 0) >= 0) & (gathered < BLOCK_N) & (climbed < width):
-            on_path = node >= 0
+            on_path = (node >= 0) & (node < width)
             home = tl.load(homes + first + node, mask=on_path & (met < window), other=-1)
             slot = tl.where(lane == gathered, home[:, None], slot)
             node = tl.load(up + node, mask=on_path, other=-1)

@@ -66,7 +66,7 @@ _ROOT_PREDICTION = {
 }
 
 
-_MATCH = "if tl.load(tokens + row) == wanted:"
+_MATCH = "if tl.load(tokens + row, mask=row >= 0, other=-1) == wanted:"
 _GREEDY = {
     "walk-first-child-only": (
         "child = tl.load(next_sibling + line + child)",
