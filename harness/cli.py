@@ -374,7 +374,7 @@ def init_backend(name: str, folder: Path, reads: str) -> int:
     write(
         open_console(),
         [
-            f"wrote {done.adapter}: ① call your kernel in `attend`, ② what it takes, ③ how it rounds",
+            f"wrote {done.adapter}: call your kernel at ①, and say at ② to ④ what it does",
             f"wrote {done.test}",
             f"wrote {done.workflow}: name your runner in it; it runs",
             command(f"      {done.gate}"),

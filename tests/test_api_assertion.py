@@ -143,6 +143,17 @@ def test_a_case_outside_the_capabilities_is_no_pass() -> None:
         assert_tree_attention(FAULTY, window=3)
 
 
+def test_a_kernel_whose_package_is_missing_is_no_pass() -> None:
+    def attend(*arguments: Any) -> Any:
+        import no_such_kernels  # type: ignore[import-not-found]
+
+        return no_such_kernels
+
+    said = r"attend cannot run here: attend: No module named 'no_such_kernels'; pip install no_such_kernels"
+    with pytest.raises(treeproof.BackendUnavailable, match=said):
+        assert_tree_attention(attend)
+
+
 def test_a_backend_that_gives_no_evidence_is_no_pass() -> None:
     class Borrows:
         def accept(self, *arguments: Any) -> Any:

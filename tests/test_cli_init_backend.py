@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     """Runs one command line in a new repository; (exit code, stdout, stderr)."""
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
+    # Folders of backend files that were loaded are on it; here each test is a program of its own.
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as end:
@@ -108,7 +111,7 @@ def test_it_says_what_to_run_next_and_the_workflow_runs_that(run: Run) -> None:
     workflow = Path(".github", "workflows", "treeproof-my_kernel.yml")
     assert code == 0
     assert [line for line in out.splitlines() if line.startswith("wrote")] == [
-        "wrote ops/my_kernel.py: ① call your kernel in `attend`, ② what it takes, ③ how it rounds",
+        "wrote ops/my_kernel.py: call your kernel at ①, and say at ② to ④ what it does",
         "wrote ops/test_my_kernel.py",
         f"wrote {workflow}: name your runner in it; it runs",
     ]

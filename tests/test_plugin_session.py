@@ -173,6 +173,28 @@ def test_a_function_that_no_command_line_finds_is_run_again_by_its_item(
     )
 
 
+LACKING = """
+import treeproof
+
+def attend(x, q, k, v, k_cache, v_cache):
+    import no_such_kernels
+
+test_lacking = treeproof.make_tests(attend, examples=1)
+"""
+
+
+def test_a_kernel_whose_package_is_missing_is_skipped_with_what_to_install(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_lacking=LACKING)
+    result = pytester.runpytest_inprocess("-rs")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["1 skipped: attend: attend: No module named 'no_such_kernels'; pip install *"]
+    )
+
+
 BESIDE = """
 import treeproof
 

@@ -22,7 +22,7 @@ class Reads:
 
 
 ADAPTER = '''\
-"""How treeproof calls {name}. Edit ①, ② and ③; then: treeproof check {file}"""
+"""How treeproof calls {name}. Edit ① to ④; then: treeproof check {file}"""
 
 import torch
 
@@ -39,7 +39,7 @@ import treeproof
     capabilities=treeproof.Capabilities({capabilities}),
     # ③ How it rounds; the error bound follows. p: the softmax weights, before they multiply V.
     numerics=treeproof.Numerics(p="input"),
-    # What a launch must run, so that a silent fall-back to something else fails:
+    # ④ What a launch must run, so that a silent fall-back to something else fails:
     # kernels={{"{name}*"}},
 )
 def attend(x, q, k, v, k_cache, v_cache):

@@ -175,7 +175,8 @@ class _Item:
         for cell in checked.cells:
             if cell.identity != "contract":
                 self.judged |= cell.status in ("pass", "fail", "tie")
-                self.reasons |= {cell.reason} if cell.status == "unsupported" else set()
+                outside = cell.status in ("unsupported", "unavailable")
+                self.reasons |= {cell.reason} if outside else set()
         failures = self.ledger.untolerated(case, self.meta, checked)
         if failures:
             key = next(iter(by_key(failures)))

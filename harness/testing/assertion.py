@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from treeproof.contract.backend import Backend, BackendError, describe
+from treeproof.contract.backend import Backend, BackendError, BackendUnavailable, describe
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import (
     AttentionShape,
@@ -64,7 +64,7 @@ def assert_tree_attention(
 
     Raises TreeAttentionError, of a class named after the failure, with the failure block as its
     message and `.failures` and `.case`; ValueError where an argument cannot be used or the case is
-    outside the backend's capabilities; BackendUnavailable where its packages are missing.
+    outside the backend's capabilities; BackendUnavailable where it cannot run here.
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_REPEATED}
     __tracebackhide__ = True  # pytest shows the caller's line
@@ -88,6 +88,9 @@ def assert_tree_attention(
         raise ValueError(
             f"this case is outside what {known.name} says it can do: {', '.join(sorted(refusals))}"
         )
+    absent = {cell.reason for cell in checked.cells if cell.status == "unavailable"}
+    if absent:
+        raise BackendUnavailable(f"{known.name} cannot run here: {', '.join(sorted(absent))}")
     if checked.failures:
         raise violation(case, checked, replay=_call(backend, given))
     if not any(cell.status == "pass" and cell.identity != "contract" for cell in checked.cells):
