@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from treeproof import register
-from treeproof.backends.adapters import sglang_extend, sglang_tree
+from treeproof.backends.adapters import sglang_cuda_tree, sglang_extend, sglang_loader, sglang_tree
 from treeproof.contract.case import MaskMode
 from treeproof.contract.registry import load
 
@@ -86,6 +86,16 @@ class CommitWithoutRoot(sglang_tree.SglangTree):
     def commit(self, x, accepted, k_cache, v_cache):
         shorter = replace(accepted, accept_len=accepted.accept_len - 1)
         return super().commit(x, shorter, k_cache, v_cache)
+
+
+@tree("cuda-buffers")
+class CudaBuffers(sglang_cuda_tree.SglangCudaTree):
+    """No misuse: what the CUDA kernels are handed, handed to the Triton kernels."""
+
+    def load(self):
+        kernels = sglang_loader.load("sglang.kernels.ops.speculative.spec_tree", "xpu")
+        self._launch = kernels.sgl_build_tree_kernel_triton
+        self._verify = kernels.verify_tree_greedy_triton
 
 
 @extend("mask-indptr-shifted")

@@ -105,6 +105,25 @@ def test_what_is_left_out_can_be_imported_and_not_called(root: Path) -> None:
     assert not {"sglang", "sglang.srt.scheduler", "outside"} & set(sys.modules)
 
 
+def test_a_function_that_imports_more_is_called_while_it_can(root: Path) -> None:
+    (root / "sglang/kernels/ops/attention/extend_attention.py").write_text(
+        "MADE = []\n"
+        "def ready():\n    from sglang.srt.environ import SETTING\n    MADE.append(SETTING)\n"
+    )
+
+    assert sglang_loader.load(KERNEL, first="ready").MADE == [7]
+    with pytest.raises(RuntimeError, match="the engine was started"):
+        sglang_loader.load(KERNEL, first="ready").ready()
+
+
+def test_without_a_gpu_the_cuda_tree_is_unavailable_and_says_so() -> None:
+    script = LOAD.replace("sglang_extend:sglang-extend", "sglang_cuda_tree:sglang-cuda-tree")
+
+    assert printed_by(script) == (
+        "sglang's CUDA tree kernels need a CUDA device, and torch sees none"
+    )
+
+
 def test_a_module_that_is_told_it_is_on_xpu_is_told_of_no_cuda(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

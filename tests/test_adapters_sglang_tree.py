@@ -78,6 +78,15 @@ def test_a_wrong_argument_to_the_right_tree_kernel_is_killed(
     assert {n for n, s in statuses(result, evidence).items() if s == "fail"} == identities
 
 
+@pytest.mark.parametrize("mode", [MaskMode.FULL_MASK, MaskMode.QLEN_ONLY], ids=lambda m: m.name)
+def test_the_buffers_of_the_cuda_kernels_are_right(checked: Check, mode: MaskMode) -> None:
+    case = case_of(request([-1, 0, 0], 2), request([-1, 0, 1], 0), mask=MaskLayout(mode=mode))
+    result = checked(f"{MISUSED}:cuda-buffers", case)
+
+    assert result.failures == ()
+    assert statuses(result, "declared")["visibility"] == "pass"
+
+
 def test_an_index_without_the_batch_offset_spares_the_first_request(checked: Check) -> None:
     result = checked(f"{MISUSED}:index-without-offset", TWO)
 

@@ -52,12 +52,20 @@ _BARE = (
 )
 
 
+_LIFTED = ("fast_topk", "get_cuda_version")
+"""Functions of `sglang.srt.utils.common`, whose other requirements are the engine's, that need torch
+alone."""
+
+
 @functools.cache
-def load(name: str, platform: Platform = "here", without: tuple[str, ...] = ()) -> ModuleType:
+def load(
+    name: str, platform: Platform = "here", without: tuple[str, ...] = (), first: str = ""
+) -> ModuleType:
     """The module `name` ("sglang.kernels.ops.…"), loaded once a process, its Triton kernels ready.
 
     Modules named in `without` are not loaded with it: what it takes from them raises RuntimeError
-    when it is called. Warns where SGLang is another release than KNOWN_VERSION. Raises
+    when it is called. A function of the module that imports more of SGLang when it is called, and
+    keeps what it made, may be named as `first`: it is called at once. Warns where SGLang is another release than KNOWN_VERSION. Raises
     BackendUnavailable where SGLang or Triton is missing, Triton is in the wrong mode, or this
     release has no such module.
     """
@@ -74,7 +82,10 @@ def load(name: str, platform: Platform = "here", without: tuple[str, ...] = ()) 
     import_triton()
     with _stand_ins(Path(spec.submodule_search_locations[0]), platform, without):
         try:
-            return importlib.import_module(name)
+            module = importlib.import_module(name)
+            if first:
+                getattr(module, first)()
+            return module
         except ImportError as error:
             raise BackendUnavailable(
                 f"sglang {version}: {error}; checked is pip install --no-deps "
@@ -143,13 +154,13 @@ def _utils(root: Path, platform: Platform) -> ModuleType:
 
 
 def _common(root: Path, utils: ModuleType) -> ModuleType:
-    """`sglang.srt.utils.common`: the same questions, and its own `fast_topk`, alone out of the file."""
+    """`sglang.srt.utils.common`: the same questions, and a few functions, alone out of its file."""
     common = _LeftOut("sglang.srt.utils.common")
     common.__dict__.update({n: f for n, f in utils.__dict__.items() if not n.startswith("_")})
     path = root / "srt" / "utils" / "common.py"
     if path.is_file():
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        tree.body = [n for n in tree.body if getattr(n, "name", "") == "fast_topk"]
+        tree.body = [n for n in tree.body if getattr(n, "name", "") in _LIFTED]
         exec(compile(tree, str(path), "exec"), {"torch": torch}, common.__dict__)
     return common
 

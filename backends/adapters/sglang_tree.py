@@ -78,16 +78,18 @@ CONSUMES = frozenset(
 class SglangTree:
     """One launch for the whole batch, of N draft tokens a request, the root included."""
 
-    platform: sglang_loader.Platform = "xpu"
-
     def __init__(self) -> None:
-        glue = sglang_loader.load(GLUE, self.platform, WITHOUT)
-        self._build: Any = glue.build_tree_kernel_efficient
-        self._verify: Any = glue.verify_tree_greedy_func
-        self._modes: Any = glue.TreeMaskMode
+        self.load()
         slots = sglang_loader.load(SLOTS, "xpu")
         self._commit = Commit()
         self._assign_slots: Any = slots.assign_extend_cache_locs_uniform_func
+
+    def load(self) -> None:
+        """The builder and the verifier."""
+        glue = sglang_loader.load(GLUE, "xpu", WITHOUT)
+        self._build: Any = glue.build_tree_kernel_efficient
+        self._verify: Any = glue.verify_tree_greedy_func
+        self._modes: Any = glue.TreeMaskMode
 
     def build(self, c: Candidates) -> VerifyInput:
         """Mask, positions, links, tokens and slots of B requests of N rows each."""
@@ -95,8 +97,11 @@ class SglangTree:
         rows = drafted + 1
         mask, positions, index, next_token, next_sibling, tokens = self.tree(c, rows)
         starts = torch.arange(batch + 1, device=c.seq_lens.device)
-        full = c.mask_mode is MaskMode.FULL_MASK
-        cells = rows * (c.seq_lens + rows) if full else c.seq_lens.new_full((batch,), rows * rows)
+        cells = {
+            MaskMode.FULL_MASK: rows * (c.seq_lens + rows),
+            MaskMode.QLEN_ONLY: torch.full_like(c.seq_lens, rows * rows),
+            MaskMode.QLEN_ONLY_BITPACKING: torch.full_like(c.seq_lens, rows),
+        }[c.mask_mode]
         return VerifyInput(
             draft_token=tokens,
             positions=positions,
@@ -163,13 +168,13 @@ class SglangTree:
         index = torch.full((shape[0], x.spec_steps + 1), -1, dtype=torch.int32, device=device)
         correct = torch.empty(shape[0], dtype=torch.int32, device=device)
         self._verify(
-            predicts=predicted,
-            accept_index=index,
-            accept_token_num=correct,
-            candidates=x.draft_token.view(shape),
-            retrieve_index=x.retrieve_index,
-            retrieve_next_token=x.retrieve_next_token,
-            retrieve_next_sibling=x.retrieve_next_sibling,
-            target_predict=target_predict.view(shape),
+            predicted,
+            index,
+            correct,
+            x.draft_token.view(shape),
+            x.retrieve_index,
+            x.retrieve_next_token,
+            x.retrieve_next_sibling,
+            target_predict.view(shape),
         )
         return index, correct, predicted
