@@ -90,7 +90,7 @@ EDITS = {
     "page-offset-dropped": ("page-table", "visibility", "paged", "page * PAGE + key % PAGE", "page * PAGE"),
     "second-part-dropped": ("cascade", "visibility", "merging", "in range(PARTS)", "in range(1)"),
     "list-from-its-start": ("swa-window", "visibility", "paged", " + tl.load(kv_start + row)", ""),
-    "root-not-walked-to": ("topology", "visibility", "linked", "mask=on_path & (met", "mask=on_path & ((node > 0) | (met == 0)) & (met"),
+    "root-not-walked-to": ("topology", "visibility", "linked", "mine + node, mask=on_path", "mine + node, mask=on_path & ((node > 0) | (row == first))"),
     "values-of-the-next-slot": ("topology", "visibility", "softmax", "values = tl.load(at,", "values = tl.load(at + v_slot,"),
     "bonus-left-out": ("topology", "candidate", "tree_build", "tl.load(bonus + b), token", "0, token"),
     "position-of-the-row": ("topology", "position", "tree_build", "prefix + depth, 0", "prefix + row, 0"),
@@ -121,6 +121,14 @@ def test_every_row_is_attention_over_its_own_path(ask: Ask, name: str) -> None:
 
     assert len(wrong) > 20
     assert {label: rows for label, rows in wrong.items() if rows} == {}
+
+
+@pytest.mark.parametrize("name", ["topology", "direct-mask"])
+def test_a_path_longer_than_a_tile_of_keys_goes_on_in_the_next(ask: Ask, name: str) -> None:
+    chain = (-1, *range(69)), tuple(range(70))
+    deep = Situation(trees=(chain, FORK), prefixes=(9, 70), pads=(0, 2), heads=(2, 1), window=66)
+
+    assert ask(wrong_rows_of, name, deep, deep) == set()
 
 
 def test_keys_enough_for_two_parts_are_split_and_merged(ask: Ask) -> None:

@@ -59,37 +59,36 @@ def linked_attention(
     keys, values = k_cache + kv_head * k_head, v_cache + kv_head * v_head
     b = tl.load(request_of + row)
     first, prefix = tl.load(qo_indptr + b), tl.load(seq_lens + b)
-    # The row itself and what is above it, a tile at a time; what the window has passed is not read.
-    up, node = parents + b * width, row - first
+    table = req_to_token + tl.load(request_slots + b) * table_row
+    # Keys of a row: itself and what is above it, then its prefix from where the window begins. A path
+    # that is longer than a tile goes on in the next.
+    up, mine, node = parents + b * width, homes + first, row - first
     met = tl.full([UNITS], 0, tl.int64)
-    lane = tl.arange(0, BLOCK_N)
     climbed = 0  # links that go in a circle end somewhere, too
-    while (row_max(node, 0) >= 0) & (climbed < width):
+    start, end = 0, row_max(met, 0) + 1
+    while start < end:
+        key = start + tl.arange(0, BLOCK_N)
         slot = tl.full([UNITS, BLOCK_N], -1, tl.int64)
-        gathered = 0
-        while (row_max(node, 0) >= 0) & (gathered < BLOCK_N) & (climbed < width):
+        while (row_max(node, 0) >= 0) & (climbed < tl.minimum(start + BLOCK_N, width)):
             on_path = (node >= 0) & (node < width)
-            home = tl.load(homes + first + node, mask=on_path & (met < window), other=-1)
-            slot = tl.where(lane == gathered, home[:, None], slot)
+            home = tl.load(mine + node, mask=on_path, other=-1)
+            slot = tl.where(key == climbed, home[:, None], slot)
             node = tl.load(up + node, mask=on_path, other=-1)
-            met += on_path.to(tl.int64)
-            gathered += 1
+            met += on_path
             climbed += 1
+        begin = tl.maximum(prefix + met - window, 0)
+        column = (begin - met)[:, None] + key
+        in_prefix = (key >= met[:, None]) & (column < prefix[:, None])
+        slot = tl.where(key < window, slot, -1)
+        slot = tl.load(table[:, None] + column, mask=in_prefix, other=slot)
         there = slot >= 0
         top, total, acc = read(
             top, total, acc, queries, keys, values, tl.maximum(slot, 0), there, there[:, None, :],
             k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
-    table = req_to_token + tl.load(request_slots + b) * table_row
-    begin = tl.maximum(prefix + met - window, 0)
-    for start in range(0, row_max(prefix - begin, 0), BLOCK_N):
-        column = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
-        there = column < prefix[:, None]
-        slot = tl.load(table[:, None] + column, mask=there, other=0)
-        top, total, acc = read(
-            top, total, acc, queries, keys, values, slot, there, there[:, None, :],
-            k_slot, v_slot, scale, softcap, D, DV, CAPPED, UPCAST, BLOCK_D, BLOCK_DV,
-        )  # fmt: skip
+        left = met + tl.maximum(prefix - begin, 0) + (node >= 0)
+        start += BLOCK_N
+        end = row_max(left, 0)
     place = (row * (KV_HEADS * GROUP))[:, None] + head
     written(
         top, total, acc, out, lse, sinks, place, head, real, DV, HAS_SINKS, BLOCK_DV

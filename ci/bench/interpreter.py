@@ -4,8 +4,8 @@
 
 One request of a random tree, two query heads over one key-value head of 64 lanes, pages of four keys.
 A step is what a backend does for one verify step, and holds the launches that are counted beside it.
-Every kernel takes its turn in each round, so that a busy machine slows all of them; shown are the
-fastest and the median round, and the median time against that of an empty kernel in the same round.
+Time is that of the process, without what others take of the core. Every kernel takes its turn in each
+round; shown are the fastest and the median round, and the median time against that of an empty kernel.
 Exits 1 where a step of the fastest round makes fewer launches a second than `--at-least`.
 """
 
@@ -100,9 +100,10 @@ def launches(step: Callable[[], Any]) -> int:
 
 
 def seconds(step: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    """Of this process, on a processor."""
+    start = time.process_time()
     step()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def main() -> int:
