@@ -16,7 +16,9 @@ import torch
 from treeproof.contract.capabilities import Numerics
 from treeproof.contract.case import AttentionShape, Full, KVLayout, Request, VerifyCase, Window
 from treeproof.contract.failure import Failure
+from treeproof.contract.registry import load
 from treeproof.contract.tree import CandidateTree
+from treeproof.engine.check import CheckOptions, check_case
 from treeproof.properties.probes.checksum import Sums, sum_up
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.reading import Measured, judge_screened, prefix_edges, screen
@@ -287,3 +289,17 @@ def test_sums_too_large_to_tell_settle_nothing() -> None:
 
     assert not bool(found.wrong.any())
     assert not bool(found.settled)
+
+
+@pytest.mark.parametrize(("heads", "lanes"), [(1, 16), (1, 64), (2, 64)])
+def test_codes_are_made_where_no_request_has_a_prefix(heads: int, lanes: int) -> None:
+    """Of no rows, and of one word a row: such tensors have strides of 0."""
+    request = Request(tree=FORK, row_of_node=(0, 1, 2), prefix_len=0)
+    shape = AttentionShape(
+        num_q_heads=heads, num_kv_heads=heads, head_dim=16, v_head_dim=lanes, dtype="float32"
+    )
+    layout = KVLayout(page_size=1, num_slots=16)
+    case = VerifyCase(requests=(request,), shape=shape, layout=layout, seed=3)
+    checked = check_case(case, load("direct-mask"), CheckOptions(profile="soak"))
+    assert checked.failures == ()
+    assert "pass" in {cell.status for cell in checked.cells if cell.identity == "visibility"}

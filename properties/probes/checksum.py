@@ -134,7 +134,9 @@ def _signs(scene: Scene, first: tuple[int, ...], *address: Tensor) -> Tensor:
     width = scene.case.shape.num_kv_heads * scene.case.shape.v_head_dim
     words = torch.arange(-(-width // 64), device=scene.device)
     bits = hash_tensor(scene.case.seed, _WORD, *first, *(word[:, None] for word in address), words)
-    octets = bits.contiguous().view(torch.uint8)[:, :, None]
+    # A copy: of no rows or one word, strides may be 0 and still count as contiguous.
+    plain = bits.clone(memory_format=torch.contiguous_format)
+    octets = plain.view(torch.uint8)[:, :, None]
     bit = (octets >> torch.arange(8, dtype=torch.uint8, device=scene.device)) & 1
     return 1 - 2 * bit.flatten(1)[:, :width].to(torch.int8)
 
