@@ -91,7 +91,7 @@ EDITS = {
     "second-part-dropped": ("cascade", "visibility", "merging", "in range(PARTS)", "in range(1)"),
     "list-from-its-start": ("swa-window", "visibility", "paged", " + tl.load(kv_start + row)", ""),
     "root-not-walked-to": ("topology", "visibility", "linked", "mine + node, mask=on_path", "mine + node, mask=on_path & ((node > 0) | (row == first))"),
-    "values-of-the-next-slot": ("topology", "visibility", "softmax", "values = tl.load(at,", "values = tl.load(at + v_slot,"),
+    "values-of-the-slot-before": ("topology", "visibility", "softmax", "(v[:, None] + slot", "(v[:, None] + tl.maximum(slot - 1, 0)"),
     "bonus-left-out": ("topology", "candidate", "tree_build", "tl.load(bonus + b), token", "0, token"),
     "position-of-the-row": ("topology", "position", "tree_build", "prefix + depth, 0", "prefix + row, 0"),
     "siblings-not-linked": ("topology", "traversal", "tree_build", "sibling < WIDTH", "sibling < 0"),
