@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -91,6 +92,7 @@ def workers() -> Iterator[tuple[Check, Look]]:
         stdin.flush()
         return stdout.readline()
 
+    @cache
     def check(reference: str, case: VerifyCase) -> Checked:
         return msgspec.json.decode(ask("check", reference, case), type=Checked)
 

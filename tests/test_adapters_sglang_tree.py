@@ -28,6 +28,7 @@ def checked() -> Iterator[Check]:
         yield check
 
 
+LONG = pytest.mark.long
 PASSING = {
     "two": TWO,
     "alone": case_of(request([-1], 3)),
@@ -42,7 +43,13 @@ PASSING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", PASSING.values(), ids=PASSING)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[LONG] * (name == "recorded"))
+        for name, case in PASSING.items()
+    ],
+)
 def test_builder_verifier_and_commit_of_sglang_are_right(checked: Check, case: VerifyCase) -> None:
     result = checked(TREE, case)
 
@@ -58,14 +65,14 @@ def test_builder_verifier_and_commit_of_sglang_are_right(checked: Check, case: V
     [
         ("accept-links-swapped", "measured", {"traversal"}),
         # The same links are a second account of who sees whom.
-        ("build-links-swapped", "declared", {"traversal", "visibility"}),
+        pytest.param("build-links-swapped", "declared", {"traversal", "visibility"}, marks=LONG),
         ("index-without-offset", "measured", {"traversal"}),
         ("commit-without-offset", "measured", {"kv"}),
-        ("commit-without-root", "measured", {"kv"}),
+        pytest.param("commit-without-root", "measured", {"kv"}, marks=LONG),
         # Positions and rows of the mask begin one further on, in the other request's cells at last.
         ("root-in-seq-lens", "declared", {"position", "visibility", "candidate"}),
         ("qlen-for-full", "declared", {"visibility"}),
-        ("depth-one-short", "declared", {"position", "visibility"}),
+        pytest.param("depth-one-short", "declared", {"position", "visibility"}, marks=LONG),
     ],
 )
 def test_a_wrong_argument_to_the_right_tree_kernel_is_killed(
@@ -78,7 +85,9 @@ def test_a_wrong_argument_to_the_right_tree_kernel_is_killed(
     assert {n for n, s in statuses(result, evidence).items() if s == "fail"} == identities
 
 
-@pytest.mark.parametrize("mode", [MaskMode.FULL_MASK, MaskMode.QLEN_ONLY], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "mode", [MaskMode.FULL_MASK, pytest.param(MaskMode.QLEN_ONLY, marks=LONG)], ids=["full", "tree"]
+)
 def test_the_buffers_of_the_cuda_kernels_are_right(checked: Check, mode: MaskMode) -> None:
     case = case_of(request([-1, 0, 0], 2), request([-1, 0, 1], 0), mask=MaskLayout(mode=mode))
     result = checked(f"{MISUSED}:cuda-buffers", case)
@@ -101,7 +110,7 @@ def test_the_right_attention_passes_with_the_right_arguments(checked: Check) -> 
     ("name", "identities"),
     [
         ("mask-indptr-shifted", {"visibility", "output", "contract"}),
-        ("mask-of-tree-alone", {"visibility", "output"}),
+        pytest.param("mask-of-tree-alone", {"visibility", "output"}, marks=LONG),
         ("root-in-prefix", {"visibility", "output", "contract"}),
     ],
 )
