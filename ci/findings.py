@@ -25,7 +25,8 @@ too, which tolerates them and fails the run once a release has mended one:
 treeproof check sglang-extend --seed 0 --ledger docs/findings.toml
 ```
 
-On the CPU the Triton kernels are interpreted."""
+On the CPU the Triton kernels are interpreted. A failure whose reduction ran out of time may lack its
+cause; an entry that asks for one does not tolerate it then."""
 
 
 def page(source: Path) -> str:

@@ -149,3 +149,13 @@ def test_nothing_smaller_shows_it(asked: tuple[Check, Look], finding: Finding) -
     # Probes that run further cases, larger ones among them, are not about this one.
     found = [f for case in smaller for f in check(reference(finding), case).failures]
     assert [f.key for f in found if f.probe not in OTHER_CASES] == []
+
+
+@optional
+def test_padded_rows_do_not_hide_the_cause(asked: tuple[Check, Look]) -> None:
+    """Cells that are misread lead to columns of padded rows, which lie in the pad slot."""
+    _, look = asked
+    unified = next(f for f in FINDINGS if f.name == "sglang-unified-window")
+    case = case_of(request([-1, 0, 0], 1, pad_rows=1), window=2, mask=MaskLayout())
+
+    assert {one.cause for one in look(reference(unified), case)} == {"mask-lines-clipped"}

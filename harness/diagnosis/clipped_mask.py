@@ -53,14 +53,29 @@ def _read(right: World, lines: list[Cells], index: Index, *, by_columns: bool) -
         first = index(row) - ground.window + 1
         uncut.append(tuple(key for key, _ in let))
         seen.append(tuple(key for key, c in let if (c if by_columns else key.at) >= first))
-    return replace(right, uncut=tuple(uncut), seen=tuple(seen))
+    written = {**right.written, **_padding(ground)}
+    return replace(right, uncut=tuple(uncut), seen=tuple(seen), written=written)
+
+
+def _padding(ground: Ground) -> dict[int, tuple[int, int]]:
+    """The pad slot, where a cell that is misread may lead: it holds the last padded row."""
+    pad = ground.case.layout.pad_slot
+    rows = [flat for flat, slot in enumerate(ground.row_slot) if slot < 0]
+    return {pad: (rows[-1], rows[-1])} if rows and pad >= 0 else {}
 
 
 def _listed(ground: Ground, row: Row, count: int) -> list[tuple[Key, int]]:
     """The last prefix keys and all rows of the tree, `count` together, each with its column."""
     rows = ground.requests[row.b].num_rows
     prefix = list(enumerate(ground.prefix(row.b)))[row.prefix - (count - rows) :]
-    tree = [(column(ground, row, r), row.prefix + r) for r in range(rows)]
+    pad, real = ground.case.layout.pad_slot, len(ground.by_request[row.b])
+    tree = [
+        (
+            column(ground, row, r) if r < real or pad < 0 else Key(row.prefix + r, pad, pad),
+            row.prefix + r,
+        )
+        for r in range(rows)
+    ]
     return [*((key, c) for c, key in prefix), *tree]
 
 
