@@ -160,10 +160,13 @@ class Lists:
 
     @classmethod
     def of(cls, x: VerifyInput, *, paged: bool) -> Lists:
-        """Raises ValueError where one was not built."""
+        """Raises ValueError where one was not built, or the lists end behind what there is."""
         names = ("kv_indptr", "kv_indices", "kv_start")
-        tables = built(x, *names, *(("page_table", "cache_seqlens") if paged else ()))
-        return cls(**tables)
+        lists = cls(**built(x, *names, *(("page_table", "cache_seqlens") if paged else ())))
+        end, slots = int(lists.kv_indptr[-1]), lists.kv_indices.numel()
+        if end > slots:
+            raise ValueError(f"kv_indptr ends at {end}, and kv_indices holds {slots} slots")
+        return lists
 
     @property
     def longest(self) -> int:
