@@ -138,6 +138,7 @@ def test_the_smallest_case_shows_the_finding_and_its_cause(
 
 
 @optional
+@pytest.mark.long
 @EACH
 def test_nothing_smaller_shows_it(asked: tuple[Check, Look], finding: Finding) -> None:
     check, _ = asked
@@ -152,6 +153,7 @@ def test_nothing_smaller_shows_it(asked: tuple[Check, Look], finding: Finding) -
 
 
 @optional
+@pytest.mark.long
 def test_padded_rows_do_not_hide_the_cause(asked: tuple[Check, Look]) -> None:
     """Cells that are misread lead to columns of padded rows, which lie in the pad slot."""
     _, look = asked
