@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,9 @@ _CLASSES = 4096
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 
 
-def _capabilities(*devices: Device) -> Capabilities:
+def _capabilities(*devices: Device, head_dims: Set[int] | None = None) -> Capabilities:
     return Capabilities(
+        head_dims=head_dims,
         # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
         nan_safe=False,
         tree_kv="operand",
@@ -75,7 +76,8 @@ def attend(
 @register(
     "flex-attention-compiled",
     consumes=READS,
-    capabilities=_capabilities("cuda"),
+    # Inductor refuses narrower heads; wider ones than these nobody has tried.
+    capabilities=_capabilities("cuda", head_dims=frozenset(range(16, 257))),
     numerics=Numerics(p="input"),
     kernels={"triton_*flex*|triton_tem*"},
 )
