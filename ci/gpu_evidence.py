@@ -41,7 +41,7 @@ OURS = tuple(
 THEIRS = (
     "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "fa4-swa-window",
     "torch-varlen-page-table", "torch-varlen-cascade", "flex-attention", "flex-attention-compiled",
-    "sdpa-direct-mask", "sglang-extend", "sglang-unified", "sglang-tree", "sglang-cuda-tree",
+    "sdpa-direct-mask", "sglang-extend", "sglang-unified", "sglang-tree", 
     "sglang-merge", "sglang-select",
 )  # fmt: skip
 MEASURED = (*OURS, "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "torch-varlen-cascade", "sglang-extend")  # fmt: skip
@@ -151,7 +151,7 @@ def bench(script: str, *arguments: str, seconds: float) -> tuple[int | None, str
 
 def throughput(name: str) -> dict[str, Any]:
     code, said = bench(
-        "throughput.py", name, "--seconds", "6", "--cases", "8", "--json", seconds=90
+        "throughput.py", name, "--seconds", "4", "--cases", "8", "--json", seconds=90
     )
     if code != 0:
         return {"backend": name, "state": said.strip()[-300:] or "did not end in time"}
@@ -262,8 +262,8 @@ def main() -> int:
     parser.add_argument("--ledger", type=Path)
     parser.add_argument("--examples", type=int, default=90)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--check-seconds", type=int, default=90)
-    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--check-seconds", type=int, default=75)
+    parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--minutes", type=float, default=8.0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
