@@ -146,7 +146,7 @@ def bench(script: str, *arguments: str, seconds: float) -> tuple[int | None, str
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return None, ""
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
 
 def throughput(name: str) -> dict[str, Any]:
