@@ -303,3 +303,17 @@ def test_codes_are_made_where_no_request_has_a_prefix(heads: int, lanes: int) ->
     checked = check_case(case, load("direct-mask"), CheckOptions(profile="soak"))
     assert checked.failures == ()
     assert "pass" in {cell.status for cell in checked.cells if cell.identity == "visibility"}
+
+
+def test_a_prefix_of_one_key_has_a_code_as_well() -> None:
+    layout = KVLayout(page_size=4, num_slots=64)
+    request = Request(
+        tree=CandidateTree(tokens=(1,), parents=(-1,)), row_of_node=(0,), prefix_len=1
+    )
+    shape = AttentionShape(
+        num_q_heads=1, num_kv_heads=1, head_dim=64, v_head_dim=64, dtype="bfloat16"
+    )
+    scene = Scene.of(VerifyCase(requests=(request,), shape=shape, layout=layout, seed=5))
+
+    assert bool(summed(scene, [[(0, 0), (0, 1)]], lit=None).settled)
+    assert not bool(summed(scene, [[(0, 1)]], lit=None).settled)
