@@ -43,6 +43,7 @@ def page(source: Path) -> str:
 
 def _section(finding: Finding, broken: str, causes: str) -> str:
     window = f", window {finding.window}" if finding.window else ""
+    window += f", head dim {finding.head_dim}" if finding.head_dim else ""
     lines = {
         "backend": f"`{finding.backend}`",
         "seen in": finding.seen_in,

@@ -137,6 +137,10 @@ def test_what_cannot_be_used_is_refused_by_entry_field_and_accepted_values(
         ("known = 3\n", "known.toml: known is no array of tables"),
         ("version = 1\n", "known.toml: unknown key 'version'; accepted are [[known]] tables"),
         (entry(kind='"*"'), "entry 1: kind is '*': accepted where the entry has a cause"),
+        (
+            entry(kind='"*"', finding='"a"', when='{ device = ["cuda"] }'),
+            "entry 1: kind is '*': accepted where the entry has a cause, or has a finding",
+        ),
         (entry(finding='"gone"'), "entry 1: finding is 'gone': the file has no [[finding]] of"),
     ],
 )

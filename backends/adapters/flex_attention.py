@@ -28,6 +28,7 @@ from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.capabilities import Capabilities, Device, Numerics
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.contract.registry import register
+from treeproof.contract.shape import DTYPES, Dtype
 
 try:
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
@@ -42,8 +43,11 @@ _CLASSES = 4096
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 
 
-def _capabilities(*devices: Device, head_dims: Set[int] | None = None) -> Capabilities:
+def _capabilities(
+    *devices: Device, dtypes: Set[Dtype] = frozenset(DTYPES), head_dims: Set[int] | None = None
+) -> Capabilities:
     return Capabilities(
+        dtypes=dtypes,
         head_dims=head_dims,
         # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
         nan_safe=False,
@@ -76,8 +80,10 @@ def attend(
 @register(
     "flex-attention-compiled",
     consumes=READS,
-    # Inductor refuses narrower heads; wider ones than these nobody has tried.
-    capabilities=_capabilities("cuda", head_dims=frozenset(range(16, 257))),
+    # Inductor refuses narrower heads, and has no configuration for 128 lanes of float32 on an H200.
+    capabilities=_capabilities(
+        "cuda", dtypes={"bfloat16", "float16"}, head_dims=frozenset(range(16, 257))
+    ),
     numerics=Numerics(p="input"),
     kernels={"triton_*flex*|triton_tem*"},
 )

@@ -69,7 +69,8 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `backend` is a name, or the reference that it is asked for by. `reason` names a tracker, or says
     "not reported". An entry holds up to the day `expires`, that day included. With a `cause`, only a
-    failure that was traced to it is this one; its kind may then be `ANY_KIND`. Entries of one
+    failure that was traced to it is this one. Its kind may then be `ANY_KIND`, as it may in a finding whose
+    cases are named by device and head dim. Entries of one
     `finding` stand and fall together: as long as one of them fails, none of them is over.
     """
 

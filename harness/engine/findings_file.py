@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from treeproof.contract.capabilities import Device
 from treeproof.contract.wire import FileError
 from treeproof.engine.ledger_file import read_tables
 
@@ -27,7 +28,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One finding. `seen_in`: packages and releases that show it. `reported`: where, or "not reported".
 
     The smallest case is one request: the tree `parents` after `prefix` keys, with a window of
-    `window` keys, 0 being none. `shows` is a command that finds it among drawn cases.
+    `window` keys, 0 being none, on `device` and with heads of `head_dim` lanes, 0 being any. `shows`
+    is a command that finds it among drawn cases.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     window: int
     shows: str
     says: str
+    device: Device = "cpu"
+    head_dim: int = 0
 
 
 def read_findings(path: Path) -> tuple[Finding, ...]:
