@@ -97,7 +97,8 @@ def target_only(
             reached = accumulate(law[tree.tokens[child]] for child in children)
             # At a threshold of 0, as towards it: any probability at all is enough.
             edges = [
-                edge / threshold_acc if threshold_acc else Fraction(edge > 0) for edge in reached
+                edge / threshold_acc if threshold_acc else Fraction(1 if edge else 0)
+                for edge in reached
             ]
             for i, child in enumerate(children):
                 share = law[tree.tokens[child]]

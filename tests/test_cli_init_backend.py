@@ -34,8 +34,11 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     """Runs one command line in a new repository; (exit code, stdout, stderr)."""
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
-    # Folders of backend files that were loaded are on it; here each test is a program of its own.
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    # Folders of backend files that were loaded stay on it, and some hold a kernel of this name; here each
+    # test is a program of its own.
+    elsewhere = [folder for folder in sys.path if not Path(folder, "my_kernel.py").exists()]
+    monkeypatch.setattr(sys, "path", elsewhere)
+    monkeypatch.delitem(sys.modules, "my_kernel", raising=False)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as end:

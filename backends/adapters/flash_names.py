@@ -105,7 +105,14 @@ GENERATIONS: Mapping[str, Generation] = {
     ),
     "torch-varlen": Generation(
         # torch carries a FlashAttention 2 of its own.
-        names=(Name("torch.nn.attention.varlen", "torch", "pip install 'torch>=2.10'"),),
+        names=(
+            Name(
+                "torch.nn.attention.varlen",
+                "torch",
+                "pip install 'torch>=2.10'",
+                known="2.11.0",  # without pages, which later ones have
+            ),
+        ),
         majors=_FROM_SM80,
         paged=TORCH_VARLEN,
         table="block_table",
