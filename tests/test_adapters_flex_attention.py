@@ -67,7 +67,13 @@ def case_of(*requests: Request, dtype: str = "float32", **fields: Any) -> Verify
     )
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.shape.name)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pytest.param(unit, id=unit.shape.name, marks=[pytest.mark.long] * (i % 3 > 0))
+        for i, unit in enumerate(UNITS)
+    ],
+)
 def test_flex_attention_passes_on_a_generated_case_of_every_shape(unit: Any) -> None:
     able = load(REFERENCE).capabilities
     case = next(case for case in draw(unit) if able.refusal(case, "cpu") is None)
