@@ -95,6 +95,11 @@ def _valid_declared(declared: Any) -> dict[str, Tensor]:
     return {name: table.detach() for name, table in declared.items()}
 
 
+def not_finite(out: Tensor, scene: Scene) -> Tensor:
+    """(real rows,) bool: an output (T, ...) of the row is no number. Padding is free."""
+    return ~torch.isfinite(out[scene.real_index]).flatten(1).all(1)
+
+
 def require_finite(bad: Tensor, scene: Scene, probe: str) -> None:
     """Every output of a real row is a number (padding is free): `bad` (real rows,) says which is not."""
     if not bool(bad.any()):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from treeproof.contract.failure import Failure
 from treeproof.oracles.target import TargetResult
+from treeproof.properties.contract import not_finite
 from treeproof.properties.naming import row_name
 from treeproof.properties.probes.influence import Asked, Influence
 from treeproof.properties.scene import Scene
@@ -39,7 +40,7 @@ def valid_logits(logits: object, scene: Scene, vocab: int | None) -> Tensor:
         expected = f"({rows}, {vocab or 'vocabulary'})"
         message = f"logits have shape {tuple(logits.shape)}, expected {expected}"
         raise Violation(contract_failure("wrong-shape", "forward", message))
-    bad = ~torch.isfinite(logits[scene.real_index]).all(1)
+    bad = not_finite(logits, scene)
     if bool(bad.any()):
         b, row = scene.rows[scene.real[int(bad.nonzero()[0, 0])]]
         message = f"logits are not finite on request {b}, row {row}"

@@ -135,8 +135,17 @@ class Scene:
         request = request.repeat_interleave(counts, output_size=total)
         column = torch.arange(total, device=self.device) - (counts.cumsum(0) - counts)[request]
         slot = self.on_device(np.concatenate(self.ledger.slots))
-        prefix = self.on_device(np.array([r.prefix_len for r in self.case.requests]))
-        return Columns(slot, request, column, column < prefix[request])
+        return Columns(slot, request, column, column < self.prefix_lens[request])
+
+    @cached_property
+    def prefix_lens(self) -> Tensor:
+        """(B,) P of each request, as drawn."""
+        return self.on_device(np.array([request.prefix_len for request in self.case.requests]))
+
+    @cached_property
+    def prefix_columns(self) -> Columns:
+        """The P prefix columns of each request, one after the other; evicted ones have slot -1."""
+        return self.columns.of(self.columns.in_prefix.nonzero()[:, 0])
 
     @cached_property
     def held(self) -> Columns:

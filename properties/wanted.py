@@ -86,9 +86,8 @@ def columns_of(scene: Scene, slots: Sequence[int]) -> Tensor:
 def wanted_reads(scene: Scene, slots: Sequence[int]) -> Tensor:
     """(T, n) float64 of 0 and 1: whether each row must read each of `slots` (n,), all different."""
     want = wanted(scene)
-    lengths = scene.on_device(np.array([r.prefix_len for r in scene.case.requests]))
     column = columns_of(scene, slots)[want.request]
-    row = (column - lengths[want.request][:, None]).clamp(min=-1)
+    row = (column - scene.prefix_lens[want.request][:, None]).clamp(min=-1)
     in_prefix = (column >= want.first[:, None]) & (row < 0)
     in_tree = want.tree.gather(1, row.clamp(min=0)) & (row >= 0)
     return (in_prefix | in_tree).double()

@@ -267,8 +267,7 @@ def _judge_output(
     )
     try:
         attended = contract.valid_attended(given, scene)
-        bad = ~torch.isfinite(attended.out[scene.real_index]).flatten(1).all(1)
-        contract.require_finite(bad, scene, "your")
+        contract.require_finite(contract.not_finite(attended.out, scene), scene, "your")
     except Violation as violation:
         findings.add([violation.failure])
         return

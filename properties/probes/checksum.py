@@ -143,15 +143,13 @@ def _signs(scene: Scene, first: tuple[int, ...], *address: Tensor) -> Tensor:
 
 def _prefix_sums(scene: Scene, code: Tensor) -> Tensor:
     """(T, Hkv, Dv) float64: sum of the codes of the prefix that each row must read."""
-    want, every = wanted(scene), scene.columns
+    want, there = wanted(scene), scene.prefix_columns
     # Differences of running sums over all prefixes: from where a row's window begins to the end.
-    there = every.of(every.in_prefix.nonzero()[:, 0])
     held = torch.where((there.slot >= 0)[:, None, None], code[there.slot.clamp(min=0)], 0)
     # Along the last axis: a GPU adds up along any other one far more slowly.
     total = held.flatten(1).T.contiguous().cumsum(1, dtype=torch.int32)
     total = torch.nn.functional.pad(total, (1, 0)).T
-    lengths = [request.prefix_len for request in scene.case.requests]
-    begin = scene.on_device(np.cumsum([0, *lengths]))
+    begin = torch.nn.functional.pad(scene.prefix_lens.cumsum(0), (1, 0))
     first = begin[want.request] + want.first
     sums = total[begin[want.request + 1]] - total[first]
     return sums.double().view(-1, *code.shape[1:])

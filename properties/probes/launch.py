@@ -11,7 +11,7 @@ from torch import Tensor
 
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.generate.layer import neutral
-from treeproof.properties.contract import require_finite, valid_attended
+from treeproof.properties.contract import not_finite, require_finite, valid_attended
 from treeproof.properties.probes.quantised import codes, decoded
 from treeproof.properties.probes.storage import Caches
 from treeproof.properties.scene import Scene
@@ -72,7 +72,7 @@ def launch(
     caches = _held(scene, k, v, k.before.clone(), v.before.clone())
     q, k_rows, v_rows = contents.q.clone(), k.given.clone(), v.given.clone()
     attended = valid_attended(attend(x, q, k_rows, v_rows, caches.k, caches.v), scene)
-    require_finite(_not_finite(attended.out, scene), scene, probe)
+    require_finite(not_finite(attended.out, scene), scene, probe)
     # A kernel may write every launch into one buffer of its own (a captured graph does).
     lse = None if attended.lse is None else attended.lse.clone()
     attended = replace(attended, out=attended.out.clone(), lse=lse)
@@ -96,14 +96,9 @@ def outputs(
         rows = contents.q.clone(), k.given.clone(), v.given.clone()
         caches = _held(scene, k, v, k.before, v.before)
         out = valid_attended(attend(told, *rows, caches.k, caches.v), scene).out
-        bad |= _not_finite(out, scene)
+        bad |= not_finite(out, scene)
         yield out
     require_finite(bad, scene, probe)
-
-
-def _not_finite(out: Tensor, scene: Scene) -> Tensor:
-    """(real rows,) bool."""
-    return ~torch.isfinite(out[scene.real_index]).flatten(1).all(1)
 
 
 def _prepared(scene: Scene, x: VerifyInput, contents: Contents) -> tuple[VerifyInput, _Laid, _Laid]:

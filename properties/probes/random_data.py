@@ -45,8 +45,7 @@ def contents(scene: Scene, x: VerifyInput, data: LogicalData, fill: Fill) -> Con
         len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
     rows, homes = scene.node_rows, scene.row_slot[scene.node_rows]
-    every = scene.columns
-    there = every.of(every.in_prefix.nonzero()[:, 0])
+    there = scene.prefix_columns
     held = (there.slot >= 0).nonzero()[:, 0]
     columns, index = there.slot[held], there.column[held]
     asked, own = torch.cat(data.q), torch.cat(data.k_tree)
