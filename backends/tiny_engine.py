@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from treeproof.backends.decoder import Decoder
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.registry import register
-from treeproof.contract.target_model import NORM_FLOOR, TargetModel, weights
+from treeproof.contract.target_model import TargetModel
 
 _KEPT = 8
 """Prefixes whose keys and values are kept."""
@@ -35,7 +36,7 @@ class TinyEngine:
     model = TargetModel()
 
     def __init__(self) -> None:
-        self.weights = {name: torch.tensor(rows) for name, rows in weights(self.model).items()}
+        self.decoder = Decoder(self.model)
         self.prefixes: dict[tuple[int, ...], Cache] = {}
 
     def forward(self, x: VerifyInput, prefix_tokens: Sequence[Tensor]) -> Tensor:
@@ -43,6 +44,8 @@ class TinyEngine:
         if x.retrieve_parent_token is None:
             raise ValueError("retrieve_parent_token was not built")
         device = x.draft_token.device
+        if self.decoder.device != device:
+            self.decoder = Decoder(self.model, device=device)
         first = x.qo_indptr.tolist()
         logits = torch.zeros(first[-1], self.model.vocab_size, device=device)
         for b, tokens in enumerate(prefix_tokens):
@@ -52,8 +55,8 @@ class TinyEngine:
             prefix = self._prefix(tokens.to(device))
             visible = torch.cat((sees.new_ones(len(rows), len(tokens)), sees), 1)
             own = slice(first[b], first[b] + len(rows))
-            hidden, _ = self._layers(x.draft_token[own], x.positions[own], prefix, visible)
-            logits[own] = _norm(hidden) @ self.weights["head"].to(device)
+            read = _Reading(prefix, visible)
+            logits[own] = self.decoder.forward(x.draft_token[own], x.positions[own], read)
         return logits
 
     def _prefix(self, tokens: Tensor) -> Cache:
@@ -62,45 +65,31 @@ class TinyEngine:
             count, shape = len(key), (0, self.model.heads, self.model.width // self.model.heads)
             nothing = [(tokens.new_zeros(shape).float(),) * 2] * self.model.layers
             causal = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
-            index = torch.arange(count, device=tokens.device)
             if len(self.prefixes) == _KEPT:
                 self.prefixes.clear()
-            self.prefixes[key] = self._layers(tokens, index, nothing, causal)[1]
+            read = _Reading(nothing, causal)
+            self.decoder.forward(tokens, torch.arange(count, device=tokens.device), read)
+            self.prefixes[key] = read.after
         return self.prefixes[key]
 
-    def _layers(
-        self, tokens: Tensor, index: Tensor, before: Cache, visible: Tensor
-    ) -> tuple[Tensor, Cache]:
-        """Hidden states (n, width), and keys and values of `before` and of these n tokens."""
-        w = {name: weight.to(tokens.device) for name, weight in self.weights.items()}
-        hidden, after = w["embed"][tokens], []
-        shape = (len(tokens), self.model.heads, self.model.width // self.model.heads)
-        for layer, (keys, values) in enumerate(before):
-            normed = _norm(hidden)
-            q = self._turned((normed @ w[f"q{layer}"]).view(shape), index)
-            k = self._turned((normed @ w[f"k{layer}"]).view(shape), index)
-            keys = torch.cat((keys, k))
-            values = torch.cat((values, (normed @ w[f"v{layer}"]).view(shape)))
-            after.append((keys, values))
-            scores = torch.einsum("nhd,mhd->hnm", q, keys) * q.shape[2] ** -0.5
-            p = scores.masked_fill(~visible, float("-inf")).softmax(dim=2)
-            attended = torch.einsum("hnm,mhd->nhd", p, values).flatten(1)
-            hidden = hidden + attended @ w[f"o{layer}"]
-            inner = torch.nn.functional.silu(_norm(hidden) @ w[f"up{layer}"])
-            hidden = hidden + inner @ w[f"down{layer}"]
-        return hidden, after
 
-    def _turned(self, x: Tensor, index: Tensor) -> Tensor:
-        half = x.shape[2] // 2
-        plane = torch.arange(half, dtype=torch.float64, device=x.device)
-        angle = index[:, None].double() * self.model.rotary ** (-plane / half)
-        cos, sin = angle.cos().float()[:, None], angle.sin().float()[:, None]
-        low, high = x[..., :half], x[..., half:]
-        return torch.cat((low * cos - high * sin, high * cos + low * sin), 2)
+class _Reading:
+    """Attention of n tokens on `before` and on each other, as a mask (n, all) says.
 
+    `after` is what all layers hold then.
+    """
 
-def _norm(x: Tensor) -> Tensor:
-    return x * (x.square().mean(dim=1, keepdim=True) + NORM_FLOOR).rsqrt()
+    def __init__(self, before: Cache, visible: Tensor) -> None:
+        self.before, self.visible = before, visible
+        self.after: Cache = []
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        before_k, before_v = self.before[layer]
+        keys, values = torch.cat((before_k, k)), torch.cat((before_v, v))
+        self.after.append((keys, values))
+        scores = torch.einsum("nhd,mhd->hnm", q, keys) * q.shape[2] ** -0.5
+        p = scores.masked_fill(~self.visible, float("-inf")).softmax(dim=2)
+        return torch.einsum("hnm,mhd->nhd", p, values)
 
 
 def _line(parents: Sequence[int], row: int, width: int) -> list[bool]:

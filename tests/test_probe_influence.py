@@ -239,7 +239,8 @@ def test_the_limit_leaves_room_for_float32_and_none_for_weights_in_bfloat16() ->
     class Narrow(TinyEngine):
         def __init__(self) -> None:
             super().__init__()
-            self.weights = {name: w.bfloat16().float() for name, w in self.weights.items()}
+            for w in self.decoder.weights.values():
+                w.copy_(w.bfloat16())
 
     assert kinds(check(Narrow)) == {("output", "wrong-logits")}
     model = TargetModel()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from treeproof.contract.target_model import TargetModel
 from treeproof.diagnosis.engine_reach import Layer, Place
-from treeproof.oracles.target_steps import Memory, Steps, in_a_row, magnitudes, with_limit
+from treeproof.oracles.target_steps import Memory, Steps, in_a_row, with_limit
 
 
 @lru_cache(maxsize=1024)
@@ -32,18 +32,18 @@ def logits_of(
     steps, held = Steps(model), [_kept(model, prefix) for prefix in prefixes]
     lying = [(b, c) for b, prefix in enumerate(prefixes) for c in range(len(prefix))]
     number = {place: i for i, place in enumerate((*lying, *rows))}
-    x, index = steps.embedded(tokens), torch.tensor(positions)
+    x, turns = steps.embedded(tokens), steps.turns(torch.tensor(positions))
     for n, layer in enumerate(layers):
-        q, own = steps.projected(n, x, index)
+        q, own = steps.projected(n, x, turns)
         memory = sum((one[n] for one in held), steps.nothing) + own
-        sizes, out = magnitudes(memory), torch.zeros_like(q)
+        out = torch.zeros_like(q)
         for i, parts in enumerate(layer):
             for heads, line in parts:
                 if line:
                     keys, values = ([number[pair[side]] for pair in line] for side in (0, 1))
                     of = slice(None) if heads is None or len(heads) == model.heads else list(heads)
-                    seen, size = (_some(m, of, keys, values) for m in (memory, sizes))
-                    out[:, of, i] = steps.attended(q[:, of, i], seen, size)
+                    seen = _some(memory, of, keys, values)
+                    out[:, of, i] = steps.attended(q[:, of, i], seen)
         x = steps.carried(n, x, out)
     return with_limit(steps.logits(x))
 

@@ -1,0 +1,65 @@
+"""The small language model on one plain sequence, token after token, in float64.
+
+What a verify step's path is to a tree, this is to a whole generation: no tree, no batch, no slot. A
+token sees what came before it: a list that grows by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from treeproof.contract.target_model import TargetModel
+from treeproof.oracles.target_steps import Memory, Steps, in_a_row, with_limit
+
+
+class Continuing:
+    """A sequence that goes on: what the model has read so far, and the logits after what is added."""
+
+    def __init__(self, model: TargetModel, steps: Steps | None = None) -> None:
+        """`steps`: those of the model with errors, where a limit is to be measured."""
+        self._steps = steps or Steps(model, 0)
+        self._past: list[Memory] = [self._steps.nothing] * model.layers
+        self._index = 0
+
+    def read(self, tokens: Sequence[int]) -> Tensor:
+        """Logits (runs, n, vocabulary) after each of n more tokens, the first run without errors.
+
+        Raises ValueError where a token is outside the vocabulary.
+        """
+        model = self._steps.model
+        for token in tokens:
+            if not 0 <= token < model.vocab_size:
+                raise ValueError(f"token {token}: accepted are 0 to {model.vocab_size - 1}")
+        x, own = in_a_row(self._steps, tokens, self._index, self._past)
+        self._past = [past + new for past, new in zip(self._past, own, strict=True)]
+        self._index += len(tokens)
+        return self._steps.logits(x)
+
+
+def continue_greedily(model: TargetModel, prompt: Sequence[int], count: int) -> list[int]:
+    """The `count` tokens that follow `prompt`, one at least long, each the likeliest after all before.
+
+    Of equal logits the lowest token. Raises ValueError where the prompt is empty or a token outside
+    the vocabulary.
+    """
+    if not prompt:
+        raise ValueError("the prompt is empty: accepted is one token at least")
+    sequence = Continuing(model)
+    found: list[int] = []
+    given: Sequence[int] = prompt
+    while len(found) < count:
+        found.append(int(sequence.read(given)[0, -1].argmax()))
+        given = found[-1:]
+    return found
+
+
+def sequence_logits(model: TargetModel, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Logits (n, vocabulary) after each of n tokens, and the limit (n, 1) on a float32 model's errors.
+
+    Both float64. Raises ValueError where there is no token, or one outside the vocabulary.
+    """
+    if not tokens:
+        raise ValueError("there are no tokens: accepted is one at least")
+    return with_limit(Continuing(model, Steps(model)).read(tokens))
