@@ -84,11 +84,11 @@ class _Reading:
         self.after: Cache = []
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        before_k, before_v = self.before[layer]
+        (before_k, before_v), visible = self.before[layer], self.visible
         keys, values = torch.cat((before_k, k)), torch.cat((before_v, v))
         self.after.append((keys, values))
         scores = torch.einsum("nhd,mhd->hnm", q, keys) * q.shape[2] ** -0.5
-        p = scores.masked_fill(~self.visible, float("-inf")).softmax(dim=2)
+        p = scores.masked_fill(~visible, float("-inf")).softmax(dim=2)
         return torch.einsum("hnm,mhd->nhd", p, values)
 
 
