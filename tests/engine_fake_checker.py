@@ -1,4 +1,5 @@
-"""A checker without torch: a backend's `attend(case)` says itself which (identity, kind) fail."""
+"""A checker without torch: a backend's `attend(case)` says itself which (identity, kind) fail, and,
+where there is a third word, by which cause."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
     assert options.in_flight is not None
     options.in_flight("attend")
     start = time.perf_counter()
-    found: tuple[tuple[Any, str], ...] = ()
+    found: tuple[tuple[Any, ...], ...] = ()
     judged = True
     try:
         found = tuple(backend.make().attend(case))
@@ -43,8 +44,9 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
             message=f"{kind} on {case.id}",
             request=0,
             row=len(case.requests[0].tree) - 1,
+            cause="".join(cause),
         )
-        for identity, kind in found
+        for identity, kind, *cause in found
         if identity in options.identities
     )
     cells = tuple(

@@ -91,7 +91,7 @@ class Diagnosed(_Event, frozen=True, tag="diagnosed"):
 
 
 class Tolerated(_Event, frozen=True, tag="tolerated"):
-    """A failure of a check that an entry of the run's ledger is about."""
+    """A failure of a check that an entry of the run's ledger tolerates."""
 
     case: str
     backend: str

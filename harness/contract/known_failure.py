@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.failure import Identity
+from treeproof.contract.failure import Failure, Identity
 
 Treatment = Literal["tolerated", "quarantined"]
 """Tolerated: it is checked, and fails as expected. Quarantined: it is never launched."""
@@ -69,9 +69,9 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `backend` is a name, or the reference that it is asked for by. `reason` names a tracker, or says
     "not reported". An entry holds up to the day `expires`, that day included. With a `cause`, only a
-    failure that was traced to it is this one. Its kind may then be `ANY_KIND`, as it may in a finding whose
-    cases are named by device and head dim. Entries of one
-    `finding` stand and fall together: as long as one of them fails, none of them is over.
+    failure that it accounts for in the check itself is this one. Its kind may then be `ANY_KIND`, as
+    it may in a finding whose cases are named by device and head dim. Entries of one `finding` stand
+    and fall together: as long as one of them fails, none of them is over.
     """
 
     number: int
@@ -88,6 +88,10 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def is_about(self, key: tuple[str, str]) -> bool:
         """Whether a failure of this identity and kind, `Failure.key`, may be this one."""
         return self.identity == key[0] and self.kind in (key[1], ANY_KIND)
+
+    def tolerates(self, failure: Failure) -> bool:
+        """Whether this failure is this one; with a cause, one that bears it."""
+        return self.is_about(failure.key) and self.cause in ("", failure.cause)
 
     def days_left(self, today: date) -> int:
         """Days that the entry holds still, today included; 0 and below: it is past."""

@@ -17,8 +17,7 @@ from treeproof.contract.registry import BackendError
 from treeproof.engine.beginning import load_backends
 from treeproof.engine.loss import events_of_loss
 from treeproof.engine.run_folder import BackendMeta, RunFolder
-from treeproof.engine.runner import CHECKER
-from treeproof.engine.worker import WorkerSettings
+from treeproof.engine.worker import CHECKER, WorkerSettings
 from treeproof.engine.worker_pool import Done, WorkerPool
 
 CheckAlone = Callable[[VerifyCase, tuple[Identity, ...]], Checked]

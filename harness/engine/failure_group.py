@@ -27,8 +27,6 @@ class FailureGroup:
     case: str
     failure: Failure
     checked: Checked
-    known: bool = False
-    """The ledger has its cause, in all the checks that failed so."""
     reduced: Reduced | None = None
     diagnosed: Diagnosed | None = None
     """Its cause, where evidence of it could be gathered; `failure.cause` is its name."""

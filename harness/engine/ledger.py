@@ -58,23 +58,19 @@ class Ledger:
         """The entry that keeps this case from being launched, if any does."""
         return next((e for e in self._holding(case, backend) if e.treatment == "quarantined"), None)
 
-    def tolerates(
-        self, case: VerifyCase, backend: BackendMeta, key: tuple[str, str], cause: str = ""
-    ) -> bool:
-        """Whether an entry tolerates this failure; by default, whatever its cause."""
-        return any(
-            entry.is_about(key) and entry.cause == cause
-            for entry in self._tolerating(case, backend)
-        )
+    def asking(self, case: VerifyCase, backend: BackendMeta) -> tuple[KnownFailure, ...]:
+        """Entries that tolerate a failure of this case where it has the cause that they name."""
+        return tuple(entry for entry in self._tolerating(case, backend) if entry.cause)
 
     def untolerated(
         self, case: VerifyCase, backend: BackendMeta, checked: Checked
     ) -> tuple[Failure, ...]:
-        """The failures of a check that no entry speaks of."""
-        return tuple(f for f in checked.failures if not self.tolerates(case, backend, f.key))
+        """The failures of a check that no entry tolerates."""
+        entries = self._tolerating(case, backend)
+        return tuple(f for f in checked.failures if not any(e.tolerates(f) for e in entries))
 
     def note(self, case: VerifyCase, backend: BackendMeta, checked: Checked) -> list[Tolerated]:
-        """What to write down about a check: each of its failures that an entry is about.
+        """What to write down about a check: each of its failures that an entry tolerates.
 
         The entries whose scope it was in are counted.
         """
@@ -82,7 +78,7 @@ class Ledger:
         for entry in self._tolerating(case, backend):
             if any(c.identity == entry.identity and c.status in JUDGED for c in checked.cells):
                 self.reached[entry.number] += 1
-            keys = dict.fromkeys(failure.key for failure in checked.failures)
+            keys = dict.fromkeys(f.key for f in checked.failures if entry.tolerates(f))
             found += [
                 Tolerated(
                     case=case.id,
@@ -91,8 +87,7 @@ class Ledger:
                     kind=kind,
                     entry=entry.number,
                 )
-                for identity, kind in keys
-                if entry.is_about((identity, kind))
+                for _, kind in keys
             ]
         return found
 

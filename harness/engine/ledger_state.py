@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
 from treeproof.contract.event import Checked, Covered, Event, Tolerated
+from treeproof.contract.failure import Failure
 from treeproof.contract.known_failure import KnownFailure
-from treeproof.engine.failure_group import Key
 
 State = Literal["tolerated", "unexpected-pass", "quarantined", "expired", "not-reached"]
 
@@ -31,39 +31,34 @@ class EntryState:
     days_left: int
 
 
-class KnownCauses:
-    """Which failures of which checks the ledger is about, and what they must be traced to."""
+class KnownFailures:
+    """Which failures of which checks the ledger tolerates."""
 
     def __init__(self, entries: Sequence[KnownFailure], events: Iterable[Event]) -> None:
-        wanted = {entry.number: entry.cause for entry in entries}
-        self._causes: dict[tuple[str, str, str, str], set[str]] = {}
+        by_number = {entry.number: entry for entry in entries}
+        self._entries: dict[tuple[str, str], set[KnownFailure]] = {}
         for event in events:
             if isinstance(event, Tolerated):
-                place = (event.case, event.backend, event.identity, event.kind)
-                self._causes.setdefault(place, set()).add(wanted[event.entry])
+                place = (event.case, event.backend)
+                self._entries.setdefault(place, set()).add(by_number[event.entry])
 
-    def of(self, check: Checked, key: tuple[str, str]) -> Collection[str]:
-        """Causes that entries ask for where this check fails as `key`; "" among them: any."""
-        return self._causes.get((check.case, check.backend, *key), ())
+    def tolerates(self, check: Checked, failure: Failure) -> bool:
+        """Whether an entry was written down for this check and tolerates this failure."""
+        entries = self._entries.get((check.case, check.backend), ())
+        return any(entry.tolerates(failure) for entry in entries)
 
 
 def entry_states(
     entries: Sequence[KnownFailure],
     events: Iterable[Event],
     today: date,
-    causes: Mapping[Key, str],
 ) -> tuple[EntryState, ...]:
-    """In the order of the ledger. `causes`: what each distinct failure (backend, identity, kind)
-    was traced to; an entry with a cause is about no other."""
-    wanted = {entry.number: entry.cause for entry in entries}
+    """In the order of the ledger."""
     failing: dict[int, set[tuple[str, str]]] = {entry.number: set() for entry in entries}
     reached: Counter[int] = Counter()
     for event in events:
         if isinstance(event, Tolerated):
-            key: Key = (event.backend, event.identity, event.kind)
-            cause = wanted[event.entry]
-            if not cause or causes.get(key) == cause:
-                failing[event.entry].add((event.case, event.backend))
+            failing[event.entry].add((event.case, event.backend))
         elif isinstance(event, Covered):
             reached[event.entry] += event.checks
     shown = {entry.finding for entry in entries if entry.finding and failing[entry.number]}

@@ -11,8 +11,7 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import Reproducer
 from treeproof.engine.alone import check_alone
-from treeproof.engine.runner import CHECKER
-from treeproof.engine.worker import InternalError
+from treeproof.engine.worker import CHECKER, InternalError
 
 
 class Outcome(StrEnum):

@@ -30,7 +30,7 @@ from treeproof.engine.store import FailureStore, Saved
 from treeproof.engine.summary import REDUCED_UNIT, Run
 from treeproof.engine.supply import case_drawn
 from treeproof.engine.worker import InternalError
-from treeproof.engine.worker_pool import Done, WorkerPool
+from treeproof.engine.worker_pool import Done, Known, WorkerPool
 
 KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
 """Time for one failure, and for all of them; what is not reduced by then is kept as it is."""
@@ -80,7 +80,7 @@ def reduce_failures(
         try:
             backend = by_name[group.backend]
             launch = _for_trials(partial(pool.ask, seat, backend, abandoned=over), group, settings)
-            ask = _unless_quarantined(launch, ledger, backend)
+            ask = _with_ledger(launch, ledger, backend)
             alike = partial(_fails_alike, group, ledger, backend)
             trial = _Trial(group, ask, alike, columns, deadline, own_faults)
             return trial.smallest(run.folder.read_case(group.case))
@@ -100,14 +100,15 @@ def reduce_failures(
 
 def _for_trials(
     ask: Callable[..., Done | Lost | None], group: FailureGroup, settings: RunSettings
-) -> Ask:
+) -> Callable[..., Done | Lost | None]:
     def asked(
-        case: VerifyCase, identities: frozenset[str], probes: frozenset[str]
+        case: VerifyCase, identities: frozenset[str], probes: frozenset[str], known: Known
     ) -> Done | Lost | None:
         return ask(
             case,
             identities,
             probes=probes,
+            known=known,
             launch_timeout=min(settings.launch_timeout, LAUNCH_SECONDS),
             expendable=group.failure.severity != "wrong" and settings.device_kind == "cpu",
         )
@@ -115,11 +116,17 @@ def _for_trials(
     return asked
 
 
-def _unless_quarantined(ask: Ask, ledger: Ledger, backend: BackendMeta) -> Ask:
+def _with_ledger(
+    ask: Callable[..., Done | Lost | None], ledger: Ledger, backend: BackendMeta
+) -> Ask:
+    """Nothing that is quarantined is launched, and what has a known cause is told by it."""
+
     def asked(
         case: VerifyCase, identities: frozenset[str], probes: frozenset[str]
     ) -> Done | Lost | None:
-        return None if ledger.quarantine(case, backend) else ask(case, identities, probes)
+        if ledger.quarantine(case, backend):
+            return None
+        return ask(case, identities, probes, {backend.name: ledger.asking(case, backend)})
 
     return asked
 

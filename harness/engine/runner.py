@@ -34,11 +34,10 @@ from treeproof.engine.supply import (
     saved_sources,
     shaped_sources,
 )
-from treeproof.engine.worker import InternalError
+from treeproof.engine.worker import CHECKER, InternalError
 from treeproof.engine.worker_pool import Done, WorkerPool
 from treeproof.generate.storage import stored
 
-CHECKER = "treeproof.engine.check"
 MOST_LOSSES = 3
 """Workers that one backend may cost a run before it is given up."""
 
@@ -236,7 +235,8 @@ class _Session:
             else:
                 able.append(backend)
         if able:
-            self.pool.submit(case, tuple(able), frozenset(self.columns), self._ends())
+            known = {backend.name: self.ledger.asking(case, backend) for backend in able}
+            self.pool.submit(case, tuple(able), frozenset(self.columns), self._ends(), known)
 
     def _why_not(self, case: VerifyCase, backend: BackendMeta) -> str:
         """Why the backend is not launched on this case; empty where it is."""

@@ -26,7 +26,7 @@ from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
 from treeproof.contract.kernels import Kernel
 from treeproof.engine.completed import COMPLETED, unchecked_shapes
 from treeproof.engine.failure_group import SEVERITIES, FailureGroup, Key
-from treeproof.engine.ledger_state import EntryState, KnownCauses, entry_states
+from treeproof.engine.ledger_state import EntryState, KnownFailures, entry_states
 from treeproof.engine.run_folder import RunFolder, RunMeta
 
 REDUCED_UNIT = "reduced"
@@ -88,16 +88,15 @@ class Run:
             return ()
         # It was held against the day the run began, and so it stays when a report is made later.
         today = datetime.fromisoformat(self.meta.started).date()
-        causes = {group.key: group.failure.cause for group in self._groups}
-        return entry_states(self.meta.ledger, self.events, today, causes)
+        return entry_states(self.meta.ledger, self.events, today)
 
     @cached_property
-    def _known(self) -> KnownCauses:
-        return KnownCauses(self.meta.ledger, self.events)
+    def _known(self) -> KnownFailures:
+        return KnownFailures(self.meta.ledger, self.events)
 
     def untolerated(self, check: Checked) -> tuple[Failure, ...]:
-        """Failures of a check that no entry of the ledger is about, whatever their cause."""
-        return tuple(f for f in check.failures if "" not in self._known.of(check, f.key))
+        """Failures of a check that no entry of the ledger tolerates."""
+        return tuple(f for f in check.failures if not self._known.tolerates(check, f))
 
     def only_known(self, check: Checked) -> frozenset[str]:
         """Columns in which a check fails, and only as the ledger says."""
@@ -185,10 +184,6 @@ class Run:
     def failures(self) -> tuple[FailureGroup, ...]:
         """Distinct failures that the ledger does not tolerate, worst first: crashes, hangs, then by
         column and number of checks."""
-        return tuple(group for group in self._groups if not group.known)
-
-    @cached_property
-    def _groups(self) -> tuple[FailureGroup, ...]:
         found: dict[Key, list[Checked]] = {}
         for check in self.checks:
             failures = self.untolerated(check)
@@ -230,7 +225,7 @@ class Run:
             smallest = self._all_checks.get((reduced.reduced, backend), checked)
             if any(f.key == (identity, kind) for f in smallest.failures):
                 checked = smallest
-        failure = next(f for f in checked.failures if f.key == (identity, kind))
+        failure = next(f for f in self.untolerated(checked) if f.key == (identity, kind))
         if diagnosed is not None:
             failure = msgspec.structs.replace(failure, cause=diagnosed.cause)
         path = self.folder.reproducer_path(backend, identity, kind)
@@ -242,7 +237,6 @@ class Run:
             case=checked.case,
             failure=failure,
             checked=checked,
-            known=all(failure.cause in self._known.of(c, failure.key) for c in checks),
             reduced=reduced,
             diagnosed=diagnosed,
             reproducer=path if path.exists() else None,

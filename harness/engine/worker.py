@@ -7,9 +7,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.failure import PROBES
+from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
 from treeproof.engine.in_flight import InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
@@ -25,8 +26,11 @@ from treeproof.engine.watchdog import Watch, watchdog
 DEAD_CONTEXT = 86
 """Exit code of a worker that gives up its place because its device takes no more work."""
 
+CHECKER = "treeproof.engine.check"
 EXPLAINER = "treeproof.engine.look"
 """The module that finds causes; it loads torch."""
+TRACER = "treeproof.engine.known_cause"
+"""The module that tells whether a failure of ours has the cause that a ledger names; so does it."""
 
 SURVIVED, FAULTY = 84, 85
 """Exit codes of a child of `outlive`: the check ended well, or treeproof itself failed."""
@@ -58,7 +62,8 @@ class WorkerSettings:
 @dataclass(frozen=True)
 class Task:
     """One case on some backends, by these probes. `writer` names the events file; empty: nothing is
-    recorded. From `until` on (seconds of `time.time()`) no further backend is begun."""
+    recorded. From `until` on (seconds of `time.time()`) no further backend is begun. `known`: entries
+    of a ledger that name a cause, by backend."""
 
     number: int
     case: VerifyCase
@@ -67,6 +72,7 @@ class Task:
     writer: str = ""
     probes: frozenset[str] = frozenset(PROBES)
     until: float | None = None
+    known: Mapping[str, tuple[KnownFailure, ...]] = field(default_factory=dict)
 
 
 def initialize(device_kind: str) -> None:
@@ -232,8 +238,12 @@ def _check_one(work: _Work, meta: BackendMeta) -> Checked:
         probes=work.task.probes,
         in_flight=enter,
     )
+    backend, known = load(meta.reference), work.task.known.get(meta.name, ())
     with _one_thread(settings.device):
-        checked: Checked = checker.check_case(work.task.case, load(meta.reference), options)
+        checked: Checked = checker.check_case(work.task.case, backend, options)
+        if checked.failures and known and settings.checker == CHECKER:  # no other shows evidence
+            tracer: Any = importlib.import_module(TRACER)
+            checked = tracer.traced(work.task.case, backend, checked, options, known)
     work.watch.disarm()
     if work.task.writer:
         append_event(work.events, checked)

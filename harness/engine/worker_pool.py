@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from pebble import ProcessExpired
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.failure import COLUMNS, PROBES
+from treeproof.contract.known_failure import KnownFailure
 from treeproof.engine import worker
 from treeproof.engine.in_flight import read_in_flight, record_path
 from treeproof.engine.loss import Lost, examine_loss
@@ -34,6 +35,10 @@ GRACE = 10.0
 LATE = 1.0
 """Seconds that the pool has to report the end of a process."""
 MOST_TRIES = 3
+
+Known = Mapping[str, tuple[KnownFailure, ...]]
+"""Entries of a ledger that name a cause, by backend."""
+NOTHING_KNOWN: Known = {}
 
 
 @dataclass(frozen=True)
@@ -86,17 +91,19 @@ class WorkerPool:
         backends: tuple[BackendMeta, ...],
         identities: frozenset[str],
         until: float | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         """Check a case, recorded in the run folder; the outcome comes from `wait`.
 
-        No backend is begun at or after `until` (seconds of `time.time()`); None: all are.
+        No backend is begun at or after `until` (seconds of `time.time()`); None: all are. `known` as in
+        `Task`.
         """
         held = {id(seat): 0 for seat in self.seats}
         for launch in self._launches:
             held[id(launch.seat)] += 1
         seat = min(self.seats, key=lambda seat: held[id(seat)])
         self._launches.append(
-            self._launch(seat, case, backends, identities, seat.name, until=until)
+            self._launch(seat, case, backends, identities, seat.name, until=until, known=known)
         )
 
     def wait(self) -> list[Done | Lost]:
@@ -124,6 +131,7 @@ class WorkerPool:
         abandoned: threading.Event,
         expendable: bool = False,
         probes: frozenset[str] = frozenset(PROBES),
+        known: Known = NOTHING_KNOWN,
     ) -> Done | Lost | None:
         """Check a case on one worker and wait for it, recording nothing; None once abandoned.
 
@@ -136,7 +144,15 @@ class WorkerPool:
                 return None
             function = worker.outlive if expendable else worker.check
             launch = self._launch(
-                seat, case, (backend,), identities, "", launch_timeout, function, probes
+                seat,
+                case,
+                (backend,),
+                identities,
+                "",
+                launch_timeout,
+                function,
+                probes,
+                known=known,
             )
             outcome = None
             while outcome is None and not abandoned.is_set():
@@ -183,8 +199,9 @@ class WorkerPool:
         function: Callable[[Task, WorkerSettings], Any] = worker.check,
         probes: frozenset[str] = frozenset(PROBES),
         until: float | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> _Launch:
-        task = Task(next(self._numbers), case, backends, identities, writer, probes, until)
+        task = Task(next(self._numbers), case, backends, identities, writer, probes, until, known)
         settings = self._settings
         if launch_timeout is not None:
             settings = replace(settings, launch_timeout=launch_timeout)

@@ -78,8 +78,8 @@ def hold(subject: Subject, share: Share, run: PytestRun) -> None:
     item = _Item(subject, _load(subject, settings, run), settings, share, run)
     with _one_thread(settings.device_kind):
         item.draw()
-        if item.failing and (error := item.explained()) is not None:
-            raise error
+        if item.failing:
+            raise item.explained()
     if item.known:
         pytest.xfail(f"{item.backend.name}: {'; '.join(item.known.values())}")
     if not item.judged:
@@ -171,7 +171,7 @@ class _Item:
             checked = self._check(case, self.settings.columns, enter)
         tolerated = self.ledger.note(case, self.meta, checked)
         self.run.record(case_drawn(case, unit), *tolerated, checked)
-        self._note_known({event.entry for event in tolerated}, "")
+        self._note_known({event.entry for event in tolerated})
         for cell in checked.cells:
             if cell.identity != "contract":
                 self.judged |= cell.status in ("pass", "fail", "tie")
@@ -194,9 +194,9 @@ class _Item:
             case_drawn(case, unit), Checked(case=case.id, backend=self.backend.name, cells=cells)
         )
 
-    def _note_known(self, entries: Collection[int], cause: str) -> None:
+    def _note_known(self, entries: Collection[int]) -> None:
         for entry in self.ledger.entries:
-            if entry.number in entries and entry.cause == cause:
+            if entry.number in entries:
                 self.known[entry.number] = f"{entry.identity}: {entry.kind}: {entry.reason}"
 
     def _check(
@@ -213,7 +213,13 @@ class _Item:
             identities=frozenset(columns),
             in_flight=enter,
         )
-        return check_case(case, self.backend, options)
+        checked = check_case(case, self.backend, options)
+        known = self.ledger.asking(case, self.meta) if checked.failures else ()
+        if not known:
+            return checked
+        from treeproof.engine.known_cause import traced
+
+        return traced(case, self.backend, checked, options, known)
 
     def _check_smaller(self, case: VerifyCase, columns: Iterable[str]) -> Checked:
         """What a smaller case shows that is not known; a quarantined one is not launched."""
@@ -223,28 +229,13 @@ class _Item:
         new = self.ledger.untolerated(case, self.meta, checked)
         return msgspec.structs.replace(checked, failures=new)
 
-    def explained(self) -> TreeAttentionError | None:
-        """One error that shows each failure in its smallest case, which is kept in the folder; None
-        where each was traced to a cause that the ledger tolerates."""
+    def explained(self) -> TreeAttentionError:
+        """One error that shows each failure in its smallest case, which is kept in the folder."""
         order = sorted(self.failing, key=lambda key: COLUMNS.index(key[0]))
-        found = [(key, self._explained(key, *self.failing[key])) for key in order]
-        errors = [error for key, error in found if not self._has_known_cause(key, error)]
-        if not errors:
-            return None
+        errors = [self._explained(key, *self.failing[key]) for key in order]
         text = "\n\n".join(map(str, errors))
         failures = [failure for error in errors for failure in error.failures]
         return type(errors[0])(text, failures, errors[0].case)
-
-    def _has_known_cause(self, key: Key, error: TreeAttentionError) -> bool:
-        """An entry asks for the cause that was found."""
-        cause = next(failure.cause for failure in error.failures if failure.key == key)
-        drawn, _ = self.failing[key]
-        if not cause or not self.ledger.tolerates(drawn, self.meta, key, cause):
-            return False
-        self._note_known(
-            {entry.number for entry in self.ledger.entries if entry.is_about(key)}, cause
-        )
-        return True
 
     def _explained(self, key: Key, case: VerifyCase, checked: Checked) -> TreeAttentionError:
         reduction, event = "not reduced", None
