@@ -20,7 +20,7 @@ class Continuing:
     def __init__(self, model: TargetModel, steps: Steps | None = None) -> None:
         """`steps`: those of the model with errors, where a limit is to be measured."""
         self._steps = steps or Steps(model, 0)
-        self._past: list[Memory] = [self._steps.nothing] * model.layers
+        self.past: list[Memory] = [self._steps.nothing] * model.layers
         self._index = 0
 
     def read(self, tokens: Sequence[int]) -> Tensor:
@@ -32,8 +32,8 @@ class Continuing:
         for token in tokens:
             if not 0 <= token < model.vocab_size:
                 raise ValueError(f"token {token}: accepted are 0 to {model.vocab_size - 1}")
-        x, own = in_a_row(self._steps, tokens, self._index, self._past)
-        self._past = [past + new for past, new in zip(self._past, own, strict=True)]
+        x, own = in_a_row(self._steps, tokens, self._index, self.past)
+        self.past = [past + new for past, new in zip(self.past, own, strict=True)]
         self._index += len(tokens)
         return self._steps.logits(x)
 

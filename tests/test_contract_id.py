@@ -18,6 +18,7 @@ from treeproof.contract.case import (
     VerifyCase,
     Window,
 )
+from treeproof.contract.script import Evict
 from treeproof.contract.tree import CandidateTree
 from treeproof.contract.wire import decode_case, encode_case
 
@@ -104,6 +105,7 @@ OTHER: dict[type[msgspec.Struct], dict[str, object]] = {
         "mask": MaskLayout(slack=3),
         "seed": 12,
         "score_spread": 2.0,
+        "script": (Evict(),),
     },
     Request: {
         "tree": CandidateTree(tokens=(5, 6, 7), parents=(-1, 0, 1)),
@@ -185,5 +187,5 @@ def test_no_two_of_these_cases_share_an_id() -> None:
         for field, other in OTHER[type(part)].items()
     ]
     # Two cases are met twice: a smaller cache, and a deeper tree, as parts and as parts of parts.
-    assert len(ids) == 37
-    assert len(set(ids)) == 35
+    assert len(ids) == 38
+    assert len(set(ids)) == 36

@@ -271,7 +271,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "stale": (PositionsBufferOfTheFirstBatch, ("position", "stale-position")),
 }
 
-ELSEWHERE = {"kernels", "malformed", "merge"}
+ELSEWHERE = {"kernels", "malformed", "merge", "rounds"}
 """Probes whose faults stand in tests of their own."""
 
 

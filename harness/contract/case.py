@@ -8,6 +8,7 @@ import msgspec
 
 from treeproof.contract.canonical import content_id
 from treeproof.contract.layout import MAX_SLOTS, KVLayout, MaskLayout, MaskMode, Order
+from treeproof.contract.script import MAX_STEPS, Round, Step, requests_of
 from treeproof.contract.shape import DTYPES, AttentionShape, Full, Window
 from treeproof.contract.tree import MAX_TOKEN, CandidateTree
 from treeproof.contract.typed import Typed
@@ -108,9 +109,10 @@ class Request(Typed, frozen=True, kw_only=True):
 
 
 class VerifyCase(Typed, frozen=True, kw_only=True):
-    """One verify step of a batch, and the data it runs on.
+    """One verify step of a batch, and the data it runs on; or, with a script, many steps.
 
-    `seed` determines every drawn number. Random data are normal; query data are multiplied by
+    A case with a `script` is served step by step with a small language model whose layers have this
+    shape (`treeproof.contract.script` says what its requests are then). `seed` determines every drawn number. Random data are normal; query data are multiplied by
     `score_spread`, which sharpens the softmax.
     """
 
@@ -120,6 +122,7 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
     mask: MaskLayout = msgspec.field(default_factory=MaskLayout)
     seed: int = 0
     score_spread: float = 1.0
+    script: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,6 +161,28 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
             raise ValueError(
                 f"layout.num_slots is {self.layout.num_slots}: these requests need {needed}"
             )
+        self._check_script()
+
+    def _check_script(self) -> None:
+        if len(self.script) > MAX_STEPS:
+            raise ValueError(f"script has {len(self.script)} steps: accepted are 0 to {MAX_STEPS}")
+        for i, step in enumerate(self.script):
+            for b in requests_of(step):
+                if b >= len(self.requests):
+                    raise ValueError(
+                        f"script[{i}] names request {b}: there are {len(self.requests)}"
+                    )
+            for t, turn in enumerate(step.turns if isinstance(step, Round) else ()):
+                nodes = self.requests[turn.request].num_nodes
+                most = nodes if turn.nodes is None else min(nodes, turn.nodes)
+                if turn.accept >= most:
+                    raise ValueError(
+                        f"script[{i}].turns[{t}].accept is node {turn.accept}: drafted are 0 to "
+                        f"{most - 1}"
+                    )
+        for b, request in enumerate(self.requests if self.script else ()):
+            if not request.prefix_len:
+                raise ValueError(f"requests[{b}].prefix_len is 0: a script needs a prompt")
 
     def evicted_columns(self, request: int) -> int:
         """Leading prefix columns of a request whose pages have been given back."""

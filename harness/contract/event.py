@@ -27,6 +27,16 @@ class CaseDrawn(_Event, frozen=True, tag="case"):
     seconds: float = 0.0
 
 
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script came to. `requests` had a round and came to their end; `tokens` were emitted, of
+    which `ties` differ from plain decoding where rounding leaves the choice open."""
+
+    requests: int
+    rounds: int
+    tokens: int
+    ties: int
+
+
 class Checked(_Event, frozen=True, tag="checked"):
     """One backend's verdicts on one case."""
 
@@ -44,6 +54,8 @@ class Checked(_Event, frozen=True, tag="checked"):
     """Time split: build, backend, probe, oracle, check."""
     kernels: tuple[Kernel, ...] = ()
     """Those that the backend names and that a launch of its attend was seen to run."""
+    generated: Generated | None = None
+    """Of a case with a script."""
 
 
 class WorkerLost(_Event, frozen=True, tag="worker-lost"):

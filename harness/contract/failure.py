@@ -33,6 +33,7 @@ PROBES: tuple[str, ...] = (
     "tails",
     "metamorphic",
     "stale",
+    "rounds",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
 

@@ -24,6 +24,8 @@ from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.tails import judge_tails
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.checks.unable import DeviceLimit
+from treeproof.engine.serving.check import serve
+from treeproof.engine.serving.machine import Refused
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.violation import Violation, raised
 
@@ -37,6 +39,8 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         return _no_verdict(case, backend, options, "unsupported", refusal)
     if options.in_flight is not None:
         options.in_flight("oracle")
+    if case.script:
+        return _check_script(case, backend, options)
     made, start = prepare.cache_info().misses, time.perf_counter()
     trial = Trial(backend, options, prepare(case, options.device, options.leaves))
     if prepare.cache_info().misses > made:  # backends share it: the first of them pays
@@ -55,6 +59,18 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         # A kernel's fault comes to light at the next look at the device, which may be ours.
         trial.broke(raised(trial.stage, error))
     close(trial, trial.instance)
+    _fill_gaps(trial)
+    return trial.result()
+
+
+def _check_script(case: VerifyCase, backend: Backend, options: CheckOptions) -> Checked:
+    try:
+        trial = serve(case, backend, options)
+    except BackendUnavailable as error:
+        status: Status = "unsupported" if isinstance(error, DeviceLimit) else "unavailable"
+        return _no_verdict(case, backend, options, status, str(error))
+    except Refused as refused:
+        return _no_verdict(case, backend, options, "unsupported", str(refused))
     _fill_gaps(trial)
     return trial.result()
 
@@ -120,6 +136,8 @@ def _fill_gaps(trial: Trial) -> None:
 
 def _why_missing(trial: Trial, identity: Identity, evidence: Evidence) -> str:
     off = sorted(set(PROBES) - trial.options.probes)
+    if trial.case.script and trial.runs("rounds"):
+        return "rounds give no such evidence"
     if evidence == "declared":
         stage = "build"
     else:

@@ -43,6 +43,8 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> tuple[Dia
     First the one cause of everything, `unknown` where there is none, and of no identity and kind;
     then that of each distinct failure, where a backend has several faults.
     """
+    if case.script:
+        return ()
     start = time.perf_counter()
     checked = check_case(case, backend, options)
     stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)

@@ -9,8 +9,12 @@ import msgspec
 
 from treeproof.contract.case import Request, VerifyCase, pages_needed
 from treeproof.contract.layout import KVLayout, MaskLayout
+from treeproof.contract.script import Step
 from treeproof.contract.shape import AttentionShape, Full, Window
 from treeproof.contract.tree import CandidateTree
+
+SERVED = {"head_dims": (16, 16), "rotary": 100.0}
+"""Of cases with a script: what a small model that serves them has."""
 
 FORK = (-1, 0, 0)
 CHAIN = (-1, 0, 1)
@@ -44,6 +48,7 @@ def case(
     layout: dict[str, Any] | None = None,
     spare_pages: int = 0,
     seed: int = 0,
+    script: Sequence[Step] = (),
     **shape: Any,
 ) -> VerifyCase:
     """A case of these requests, all else at its simplest; `layout` changes fields of `KVLayout`.
@@ -68,4 +73,5 @@ def case(
         layout=msgspec.structs.replace(of_cache, num_slots=pages * page_size),
         mask=mask or MaskLayout(),
         seed=seed,
+        script=tuple(script),
     )

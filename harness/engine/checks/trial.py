@@ -12,7 +12,7 @@ import msgspec
 
 from treeproof.backends.reference.used import used
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Generated
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
 from treeproof.contract.kernels import Kernel
 from treeproof.contract.registry import Backend
@@ -32,6 +32,7 @@ from treeproof.properties.violation import Violation, contract_failure, raised
 class Trial:
     """Grows while the check runs; `result` is what is written down.
 
+    `subject` is all that belongs to a case; in a round of a script, the step that it has come to.
     `instance` holds the backend's stages. `produced` are the `VerifyInput` fields of its own
     build. `called` are the stages that ran, `returned` the stages and their functions that came to an
     end. `broken` says which stage broke its contract, if one did. `quiet` is the first launch on random
@@ -42,7 +43,7 @@ class Trial:
 
     backend: Backend
     options: CheckOptions
-    prepared: Prepared
+    subject: Prepared | Scene
     instance: Any = None
     produced: dict[str, Any] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
@@ -52,6 +53,7 @@ class Trial:
     measured: Measured | None = None
     margin: Margin | None = None
     kernels: tuple[Kernel, ...] = ()
+    generated: Generated | None = None
     broken: str = ""
     stage: str = ""
     probe: str = ""
@@ -61,12 +63,17 @@ class Trial:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
+    def prepared(self) -> Prepared:
+        assert isinstance(self.subject, Prepared)
+        return self.subject
+
+    @property
     def scene(self) -> Scene:
-        return self.prepared.scene
+        return self.subject.scene if isinstance(self.subject, Prepared) else self.subject
 
     @property
     def case(self) -> VerifyCase:
-        return self.prepared.scene.case
+        return self.scene.case
 
     def has(self, stage: str) -> bool:
         return stage in self.backend.stages
@@ -195,4 +202,5 @@ class Trial:
             margin_rest=None if self.margin is None else self.margin.rest,
             seconds=seconds,
             kernels=self.kernels,
+            generated=self.generated,
         )

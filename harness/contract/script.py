@@ -1,0 +1,85 @@
+"""A script: several rounds of several requests, step by step, as an engine would serve them.
+
+The requests of the case are what there is to serve. A request's prompt is its `prefix_len` tokens
+(those of `prefix_tokens`, where there are any), its tree is what is drafted for it in every round.
+Tokens of the tree do not count: the drafter fills it in. Verify rows lie as `row_of_node` and
+`pad_rows` say. A step that its request is not ready for is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from treeproof.contract.typed import Typed
+
+MAX_STEPS = 1024
+MAX_TURNS = 64
+
+Index = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Admit(Typed, frozen=True, kw_only=True, tag="admit", tag_field="do"):
+    """The request comes in; of its prompt, what whole pages of the prefix cache hold is there."""
+
+    request: Index
+
+
+class Prefill(Typed, frozen=True, kw_only=True, tag="prefill", tag_field="do"):
+    """At most so many more tokens of the prompt get their keys and values; after the last one the
+    first root is known."""
+
+    request: Index
+    tokens: Count = 1 << 20
+
+
+class Turn(Typed, frozen=True, kw_only=True):
+    """A request's part in a round: its first `nodes` nodes are drafted (None: all of them), and the
+    drafter makes the path to `accept` what plain decoding would emit, and nothing beside it."""
+
+    request: Index
+    accept: Index = 0
+    nodes: Count | None = None
+
+
+class Round(Typed, frozen=True, kw_only=True, tag="round", tag_field="do"):
+    """Draft, verify, accept and commit for these requests together.
+
+    `idle` more requests of one row each fill the batch up to a captured size; they are nobody's.
+    """
+
+    turns: tuple[Turn, ...]
+    idle: Index = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= len(self.turns) <= MAX_TURNS:
+            raise ValueError(f"turns has {len(self.turns)} entries: accepted are 1 to {MAX_TURNS}")
+        if self.idle > MAX_TURNS:
+            raise ValueError(f"idle is {self.idle}: accepted are 0 to {MAX_TURNS}")
+        requests = [turn.request for turn in self.turns]
+        for i, request in enumerate(requests):
+            if request in requests[:i]:
+                raise ValueError(f"turns[{i}].request is {request}, which has a turn already")
+
+
+class Finish(Typed, frozen=True, kw_only=True, tag="finish", tag_field="do"):
+    """The request is served, or cancelled on the way: it gives back what it holds."""
+
+    request: Index
+
+
+class Evict(Typed, frozen=True, kw_only=True, tag="evict", tag_field="do"):
+    """The prefix cache gives up every page that no request holds."""
+
+
+Step = Admit | Prefill | Round | Finish | Evict
+
+
+def requests_of(step: Step) -> tuple[int, ...]:
+    """The requests that a step is about."""
+    if isinstance(step, Round):
+        return tuple(turn.request for turn in step.turns)
+    return () if isinstance(step, Evict) else (step.request,)

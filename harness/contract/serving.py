@@ -1,0 +1,46 @@
+"""What serves many rounds beside the stages of one: who holds which pages, and what is run when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class PoolFull(Exception):
+    """There are not as many free pages as were asked for; nothing was given out."""
+
+
+class PagePool(Protocol):
+    """What stage `pool(kv: KVLayout)` returns: pages of the KV cache, and the prefix cache over them.
+
+    Requests are numbers; page s holds slots `s * page_size` and on. Page 0 is nobody's where
+    `kv.pad_slot` is 0. A cached page may be handed to several requests that share its tokens; keys
+    of the drafter lie by the same slots, and those of column c depend on the token at c + 1 as well.
+    """
+
+    def match(self, request: int, tokens: Sequence[int]) -> Sequence[int]:
+        """A request comes in with this prompt: pages of its longest cached beginning, in logical
+        order, which it holds from now on. At least the last token of the prompt is left to compute."""
+        ...
+
+    def reserve(self, request: int, columns: int) -> Sequence[int]:
+        """All pages that the request holds, in logical order: what it held, and as many more as so
+        many columns need. Raises PoolFull."""
+        ...
+
+    def trim(self, request: int, columns: int) -> None:
+        """The request keeps the pages of its first columns, and gives back those behind them."""
+        ...
+
+    def publish(self, request: int, tokens: Sequence[int]) -> None:
+        """The request's columns [0, len(tokens) - 1) are written, of these tokens: whole pages of them
+        may be handed to others."""
+        ...
+
+    def release(self, request: int) -> None:
+        """The request gives back all pages; cached ones stay until they are evicted."""
+        ...
+
+    def evict(self) -> None:
+        """The cache gives up every page that no request holds."""
+        ...

@@ -1,0 +1,1 @@
+"""Serving a script: several rounds of several requests, with a small model and any backend."""

@@ -1,0 +1,78 @@
+"""A case with a script on one backend: the rounds are run, and what came of them is a verdict."""
+
+from __future__ import annotations
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.event import Generated
+from treeproof.contract.failure import Cell, Identity
+from treeproof.contract.registry import Backend
+from treeproof.engine.checks.options import CheckOptions
+from treeproof.engine.checks.stages import close
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.machine import Machine
+from treeproof.engine.serving.verify import Wrong
+from treeproof.properties.scene import Scene
+from treeproof.properties.violation import Violation
+
+_MEASURED: tuple[tuple[Identity, str], ...] = (
+    ("traversal", "accept"),
+    ("kv", "attend"),
+    ("kv", "commit"),
+    ("kv", "pool"),
+    ("output", "attend"),
+)
+"""What rounds measure, and the stage that each is evidence of."""
+
+NOTHING_RAN = "no round of the script could be run"
+
+
+def serve(case: VerifyCase, backend: Backend, options: CheckOptions) -> Trial:
+    """Run the script. What the backend does wrong is noted, and the script ends there.
+
+    Raises Refused where a round lies outside its capabilities.
+    """
+    trial = Trial(backend, options, Scene.of(case, options.device))
+    if not trial.has("attend"):
+        trial.broken = "reference: no attend stage of its own"
+        return trial
+    if not trial.runs("rounds"):
+        return trial
+    machine: Machine | None = None
+    with trial.probing("rounds"):
+        try:
+            trial.instance = trial.call("plan", backend.make)
+            machine = Machine(case, trial)
+            machine.run()
+        except Violation as violation:
+            trial.broke(violation)
+        except Wrong:
+            pass
+    close(trial, trial.instance)
+    _verdicts(trial, machine)
+    trial.subject = Scene.of(case, options.device)
+    return trial
+
+
+def _verdicts(trial: Trial, machine: Machine | None) -> None:
+    """One cell a kind of evidence and stage, whatever the number of rounds."""
+    failed = {(f.identity, f.evidence, f.stage) for f in trial.failures}
+    ran = machine is not None and machine.tally.rounds > 0
+    cells = {(cell.identity, cell.evidence, cell.stage): cell for cell in trial.cells}
+    for identity, stage in _MEASURED:
+        if ran and trial.has(stage) and not trial.borrows(stage) and not trial.failures:
+            cells[identity, "measured", stage] = Cell(
+                identity=identity, evidence="measured", status="pass", stage=stage
+            )
+    for identity, evidence, stage in failed:
+        if identity != "contract":
+            cells[identity, evidence, stage] = Cell(
+                identity=identity, evidence=evidence, status="fail", stage=stage
+            )
+    trial.cells = [c for c in cells.values() if trial.wants(c.identity, c.evidence)]
+    if not ran and not trial.failures:
+        trial.broken = trial.broken or NOTHING_RAN
+    if machine is not None:
+        tally = machine.tally
+        trial.generated = Generated(
+            requests=tally.requests, rounds=tally.rounds, tokens=tally.tokens, ties=tally.ties
+        )

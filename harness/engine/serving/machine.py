@@ -1,0 +1,328 @@
+"""The steps of a script, one after another, on one backend; what holds after each is checked there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.decoder import Decoder
+from treeproof.backends.reference.pool import pool
+from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.counter import address_hash, permutation
+from treeproof.contract.ledger import SPARE_TABLE_ROWS
+from treeproof.contract.script import Admit, Finish, Prefill, Round, Step
+from treeproof.contract.served_model import served_model
+from treeproof.contract.serving import PagePool, PoolFull
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.memory import Memory, companion_rows, path_codes
+from treeproof.engine.serving.prefill import prefill
+from treeproof.engine.serving.request import Served
+from treeproof.engine.serving.step import (
+    drafted_request,
+    fits,
+    idle_request,
+    round_seed,
+    verify_step,
+)
+from treeproof.engine.serving.verify import Done, stop_at, verify
+from treeproof.generate.prefix_tokens import prefix_tokens
+from treeproof.oracles.continuation import continuation, sequence64
+from treeproof.properties.holdings import Holdings
+from treeproof.properties.scene import TORCH_DTYPE
+from treeproof.properties.serving import judge_contents, judge_token
+
+_TABLE_ROWS = 703  # address word of the draw
+
+
+@dataclass
+class Tally:
+    """What a script came to: generations that had a round and came to their end, rounds, tokens."""
+
+    requests: int = 0
+    rounds: int = 0
+    tokens: int = 0
+    ties: int = 0
+    """Tokens that rounding leaves open, and that are not those of plain decoding."""
+
+
+class Machine:
+    """An engine around one backend: requests, pages, caches, and the round itself."""
+
+    def __init__(self, case: VerifyCase, trial: Trial) -> None:
+        self.case, self.trial, self.device = case, trial, trial.options.device
+        try:
+            self.model = served_model(case)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        self.decoder = Decoder(self.model, TORCH_DTYPE[case.shape.dtype], self.device)
+        idle = max((s.idle for s in case.script if isinstance(s, Round)), default=0)
+        rows = len(case.requests) + idle
+        # Each row is followed by another one round a circle of all rows, so none is its own.
+        circle = permutation(rows + SPARE_TABLE_ROWS, case.seed, _TABLE_ROWS)
+        after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
+        self.table_rows = [after[b] for b in range(rows)]
+        self.memory = Memory(case, self.model.layers, rows + SPARE_TABLE_ROWS, self.device)
+        self.holdings = Holdings(case.layout)
+        self.pool: PagePool = self._pool()
+        self.prompts = [p.tolist() for p in prefix_tokens(case, self.model.vocab_size)]
+        self.serving: dict[int, Served] = {}
+        self.tally = Tally()
+
+    def _pool(self) -> PagePool:
+        if not self.trial.has("pool"):
+            return pool(self.case.layout)
+        made: PagePool = self.trial.call("pool", self.trial.instance.pool, self.case.layout)
+        return made
+
+    def run(self) -> Tally:
+        """Every step; then all that is still served is finished, and nothing may be missing."""
+        for step in self.case.script:
+            self._take(step)
+        for number in list(self.serving):
+            self._finish(number)
+        self._all_free()
+        return self.tally
+
+    def _take(self, step: Step) -> None:
+        if isinstance(step, Admit):
+            self._admit(step.request)
+        elif isinstance(step, Prefill):
+            self._prefill(step.request, step.tokens)
+        elif isinstance(step, Round):
+            self._round(step)
+        elif isinstance(step, Finish):
+            self._finish(step.request)
+        else:
+            self._ask("evict")
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """The pool, which is the backend's or the reference's."""
+        function = getattr(self.pool, method)
+        if self.trial.has("pool"):
+            # That there is no room is an answer, and no fault.
+            answer = self.trial.call("pool", _or_full(function), *arguments)
+        else:
+            answer = _or_full(function)(*arguments)
+        return answer
+
+    def _admit(self, number: int) -> None:
+        if number in self.serving:
+            return
+        prompt = self.prompts[number]
+        pages = [int(page) for page in self._ask("match", number, prompt)]
+        page = self.case.layout.page_size
+        self.holdings.matched(number, pages, (len(prompt) - 1) // page)
+        served = Served(
+            number, prompt, continuation(self.model, tuple(prompt)), self.table_rows[number], pages
+        )
+        served.ready = len(pages) * page
+        served.tokens = list(prompt)
+        served.codes = path_codes(prompt[: served.ready], 0)
+        self.serving[number] = served
+        self._read_back(served, handed_out=True)
+
+    def _prefill(self, number: int, tokens: int) -> None:
+        served = self.serving.get(number)
+        if served is None or served.prefilled:
+            return
+        end = min(len(served.prompt), served.ready + tokens)
+        if not self._reserve(served, end):
+            return
+        chunk = served.prompt[served.ready : end]
+        slots = self._slots(served, end)
+        memory = self.memory
+        logits = prefill(
+            self.decoder, self.case.shape, chunk, served.ready, slots, memory.k, memory.v
+        )
+        codes = path_codes(chunk, served.codes[-1] if served.codes else 0)
+        memory.write_companions(slots[served.ready :], codes)
+        served.codes += codes
+        served.ready = end
+        if served.prefilled:
+            self._emit(served, [int(logits[-1].argmax())])
+        self._ask("publish", number, served.tokens[: end + 1])
+
+    def _round(self, step: Round) -> None:
+        turns = self._ready_turns(step)
+        if not turns:
+            return
+        seed = round_seed(self.case, self.tally.rounds)
+        served: list[Served | None] = [s for s, _ in turns]
+        requests = [r for _, r in turns]
+        codes: list[int] = []
+        for one, request in turns:
+            of_node = _node_codes(one, request)
+            codes += [of_node[node] for node in request.node_of_row]
+        pages = [one.pages for one, _ in turns]
+        rows = [one.table_row for one, _ in turns]
+        idle: list[int] = []
+        for i in range(step.idle):
+            if not fits(self.case, [*requests, idle_request()]):
+                break
+            own = self._reserved(-1 - i, 1)
+            if own is None:
+                break
+            idle.append(-1 - i)
+            requests.append(idle_request())
+            served.append(None)
+            pages.append(own)
+            rows.append(self.table_rows[len(self.case.requests) + i])
+            codes.append(0)
+        made = verify_step(self.case, requests, served, pages, rows, self.memory, seed, self.device)
+        refusal = self.trial.backend.capabilities.refusal(made.case, self.device)
+        if refusal is not None:
+            raise Refused(refusal)
+        done = verify(self.trial, made, self.decoder, self.memory, codes)
+        self.tally.rounds += 1
+        for b, (one, _) in enumerate(turns):
+            self._settle(one, done, b)
+        for number in idle:
+            self._give_up(number)
+
+    def _ready_turns(self, step: Round) -> list[tuple[Served, Request]]:
+        """Who can take part, with its tree drafted and its pages reserved."""
+        seed = round_seed(self.case, self.tally.rounds)
+        found: list[tuple[Served, Request]] = []
+        for turn in step.turns:
+            served = self.serving.get(turn.request)
+            if served is None or not served.prefilled:
+                continue
+            request = drafted_request(self.case, served, turn, address_hash(seed, turn.request))
+            batch = [r for _, r in found]
+            if fits(self.case, [*batch, request]) and self._reserve(
+                served, served.ready + request.num_nodes
+            ):
+                found.append((served, request))
+        return found
+
+    def _settle(self, served: Served, done: Done, b: int) -> None:
+        """The request after a round: what it emitted, what it holds, what the cache may know of it."""
+        written = [served.tokens[-1], *done.emitted[b][:-1]]
+        served.codes += path_codes(written, served.codes[-1])
+        served.ready = done.ready[b]
+        self._emit(served, done.emitted[b])
+        self._ask("trim", served.number, served.ready)
+        self.holdings.trimmed(served.number, served.ready)
+        served.pages = self.holdings.held[served.number]
+        self._ask("publish", served.number, list(served.tokens))
+
+    def _emit(self, served: Served, tokens: Sequence[int]) -> None:
+        """Each token against plain decoding of all before it."""
+        for token in tokens:
+            position = len(served.tokens)
+            served.truth.grow(position)
+            self.tally.tokens += 1
+            if token != int(served.truth.logits(position - 1).argmax()):
+                self._judge_other(served, token)
+                self.tally.ties += 1
+            served.truth = served.truth.with_token(position, token)
+            served.tokens.append(token)
+
+    def _judge_other(self, served: Served, token: int) -> None:
+        """A token that plain decoding does not emit here: does rounding leave it open?"""
+        truth = sequence64(self.model, tuple(served.tokens))
+        failures = judge_token(
+            served.number, len(served.tokens), token, truth.logits[-1], float(truth.limit[-1])
+        )
+        stop_at(self.trial, failures)
+
+    def _finish(self, number: int) -> None:
+        served = self.serving.pop(number, None)
+        if served is None:
+            return
+        self._read_back(served, handed_out=False)
+        self.tally.requests += served.ready > len(served.prompt)
+        self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        self._ask("release", number)
+        self.holdings.released(number)
+
+    def _reserve(self, served: Served, columns: int) -> bool:
+        pages = self._reserved(served.number, columns)
+        if pages is not None:
+            served.pages = pages
+        return pages is not None
+
+    def _reserved(self, number: int, columns: int) -> list[int] | None:
+        """Pages of a request, or None where there are not enough."""
+        given = self._ask("reserve", number, columns)
+        if given is _FULL:
+            return None
+        pages = [int(page) for page in given]
+        self.holdings.reserved(number, pages, columns)
+        return pages
+
+    def _slots(self, served: Served, end: int) -> Tensor:
+        """(end,) slots of the first columns."""
+        page = self.case.layout.page_size
+        own = torch.tensor(served.pages, device=self.device)
+        column = torch.arange(end, device=self.device)
+        return own[column // page] * page + column % page
+
+    def _read_back(self, served: Served, *, handed_out: bool) -> None:
+        """Columns [0, ready) against plain decoding, and their companions bit for bit."""
+        if not served.ready:
+            return
+        slots = self._slots(served, served.ready)
+        truth = sequence64(self.model, tuple(served.tokens[: served.ready]))
+        held = [
+            ("keys", self.memory.k[:, slots], truth.keys, truth.key_limit),
+            (
+                "values", self.memory.v[:, slots],
+                truth.values, truth.value_limit,
+            ),
+            *(
+                (
+                    "companions",
+                    cache[None, slots],
+                    companion_rows(served.codes, which).double()[None],
+                    truth.key_limit.new_zeros(1, len(slots), 1, 1),
+                )
+                for which, cache in enumerate(self.memory.companions)
+            ),
+        ]  # fmt: skip
+        failures = judge_contents(served.number, held, handed_out=handed_out)
+        stop_at(self.trial, failures)
+
+    def _all_free(self) -> None:
+        """Take every page, one after another: so many are there as there were."""
+        self._ask("evict")
+        found: list[int] = []
+        probe = len(self.case.requests) + len(self.table_rows)
+        for _ in self.holdings.usable:
+            pages = self._reserved(probe, (len(found) + 1) * self.case.layout.page_size)
+            if pages is None:
+                break
+            found = pages
+        self.holdings.all_free(found)
+        self._give_up(probe)
+
+
+_FULL = object()
+
+
+def _or_full(function: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except PoolFull:
+            return _FULL
+
+    return asked
+
+
+class Refused(Exception):
+    """A round of the script lies outside the backend's capabilities."""
+
+
+def _node_codes(served: Served, request: Request) -> list[int]:
+    codes: list[int] = []
+    for token, parent in zip(request.tree.tokens, request.tree.parents, strict=True):
+        before = codes[parent] if parent >= 0 else served.codes[-1]
+        codes.append(address_hash(before, token))
+    return codes

@@ -1,0 +1,28 @@
+"""One request while it is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from treeproof.oracles.continuation import Continuation
+
+
+@dataclass
+class Served:
+    """Where a request stands. Columns [0, `ready`) hold keys and values; `tokens` are the prompt and
+    what was emitted, the next root last once the prompt is through.
+    """
+
+    number: int
+    prompt: list[int]
+    truth: Continuation
+    table_row: int
+    pages: list[int] = field(default_factory=list)
+    ready: int = 0
+    tokens: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    """Of each ready column, what its companions hold."""
+
+    @property
+    def prefilled(self) -> bool:
+        return self.ready >= len(self.prompt)

@@ -1,0 +1,100 @@
+"""Pages: no slot is owned twice and none is lost, whatever a pool says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treeproof.contract.failure import Failure
+from treeproof.contract.layout import KVLayout
+from treeproof.properties.violation import Violation
+
+
+def _failure(
+    kind: str, message: str, request: int | None, expected: str = "", actual: str = ""
+) -> Failure:
+    return Failure(
+        identity="kv", kind=kind, evidence="measured", stage="pool", message=message,
+        request=request, expected=expected, actual=actual,
+    )  # fmt: skip
+
+
+class Holdings:
+    """The harness's own account of who holds which page, kept from what a pool has handed out."""
+
+    def __init__(self, kv: KVLayout) -> None:
+        self.page = kv.page_size
+        self.usable = frozenset(range(1 if kv.pad_slot == 0 else 0, kv.num_slots // kv.page_size))
+        self.held: dict[int, list[int]] = {}
+
+    def matched(self, request: int, pages: Sequence[int], most: int) -> None:
+        """Pages of the prefix cache, at most `most`, which others may hold as well."""
+        self._known(request, pages)
+        if len(pages) > most:
+            self._wrong(
+                "wrong-pages", request,
+                f"the prefix cache gives request {request} {len(pages)} pages, and {most} at most "
+                "leave a token of its prompt to compute",
+                str(most), str(len(pages)),
+            )  # fmt: skip
+        self.held[request] = list(pages)
+
+    def reserved(self, request: int, pages: Sequence[int], columns: int) -> None:
+        """What it held comes first; what is new is nobody's."""
+        self._known(request, pages)
+        own = self.held.get(request, [])
+        needed = max(len(own), -(-columns // self.page))
+        if list(pages[: len(own)]) != own or len(pages) != needed:
+            self._wrong(
+                "wrong-pages", request,
+                f"request {request} holds pages {own} and asks for {columns} columns in pages of "
+                f"{self.page}: it is given {list(pages)}, expected {needed} pages, those first",
+                str(own), str(list(pages)),
+            )  # fmt: skip
+        for page in pages[len(own) :]:
+            holders = [other for other, theirs in self.held.items() if page in theirs]
+            if holders:
+                self._wrong(
+                    "owned-twice", request,
+                    f"page {page} (slots {page * self.page} to {(page + 1) * self.page - 1}) is given "
+                    f"to request {request} while {_named(holders[0])} holds it",
+                    "a free page", f"page {page}",
+                )  # fmt: skip
+        self.held[request] = list(pages)
+
+    def trimmed(self, request: int, columns: int) -> None:
+        del self.held[request][-(-columns // self.page) :]
+
+    def released(self, request: int) -> None:
+        self.held.pop(request, None)
+
+    def all_free(self, found: Sequence[int]) -> None:
+        """`found` is what could be had once nobody held anything and the cache was emptied."""
+        lost = sorted(self.usable - set(found))
+        if lost:
+            self._wrong(
+                "leaks-slots", None,
+                f"{len(lost)} of {len(self.usable)} pages never came back: {lost[:8]}"
+                f"{' and more' if len(lost) > 8 else ''}, {len(lost) * self.page} slots that no "
+                "request holds",
+                str(len(self.usable)), str(len(self.usable) - len(lost)),
+            )  # fmt: skip
+
+    def _known(self, request: int, pages: Sequence[int]) -> None:
+        strange = [page for page in pages if page not in self.usable]
+        if strange:
+            what = f"page {strange[0]}, which is no page to be had"
+            self._wrong("wrong-pages", request, f"request {request} is given {what}: {list(pages)}")
+        twice = [page for i, page in enumerate(pages) if page in pages[:i]]
+        if twice:
+            what = f"page {twice[0]} for two places"
+            self._wrong("owned-twice", request, f"request {request} is given {what}: {list(pages)}")
+
+    def _wrong(
+        self, kind: str, request: int | None, message: str, expected: str = "", actual: str = ""
+    ) -> None:
+        shown = None if request is None or request < 0 else request
+        raise Violation(_failure(kind, message, shown, expected, actual))
+
+
+def _named(request: int) -> str:
+    return f"request {request}" if request >= 0 else "an idle request"
