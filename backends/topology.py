@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from treeproof.backends.reference.store import store_kv
+from treeproof.backends.sampled_walk import sample_down
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
+from treeproof.contract.sampling import Sampling
 
 _GATHERED = 1 << 18
 """Elements of K that the paths of one chunk of rows gather: bounds the memory of deep trees."""
@@ -154,6 +156,10 @@ class Topology:
             accept_len=torch.tensor([len(path) for path in paths], device=device),
             tokens=torch.tensor([t + [-1] * (width - len(t)) for t in emitted], device=device),
         )
+
+    def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
+        """Sampled walk down the links."""
+        return sample_down(x, given)
 
     def commit(
         self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor

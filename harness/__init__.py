@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from treeproof.contract.inputs import Committed as Committed
     from treeproof.contract.inputs import VerifyInput as VerifyInput
     from treeproof.contract.registry import register as register
+    from treeproof.contract.sampling import Sampling as Sampling
     from treeproof.contract.tree import CandidateTree as CandidateTree
     from treeproof.engine.summary import Run as Run
     from treeproof.plugin.made_tests import make_tests as make_tests
@@ -53,6 +54,7 @@ _HOME = {
     "Numerics": "treeproof.contract.capabilities",
     "Request": "treeproof.contract.case",
     "Run": "treeproof.engine.summary",
+    "Sampling": "treeproof.contract.sampling",
     "TreeAttentionError": "treeproof.testing.violated",
     "VerifyCase": "treeproof.contract.case",
     "VerifyInput": "treeproof.contract.inputs",

@@ -130,20 +130,18 @@ def valid_merged(result: Any, part: Tensor, dtypes: Iterable[str]) -> tuple[Tens
 _INTS = (torch.int64, torch.int32)
 
 
-def valid_accepted(result: Any, scene: Scene, spec_steps: int) -> Accepted:
+def valid_accepted(result: Any, requests: int, spec_steps: int, stage: str = "accept") -> Accepted:
+    """What `accept` or `sample` returned of so many requests."""
     if not isinstance(result, Accepted):
         raise Violation(
             contract_failure(
-                "wrong-type",
-                "accept",
-                f"accept returned {type(result).__name__}, expected Accepted",
+                "wrong-type", stage, f"{stage} returned {type(result).__name__}, expected Accepted"
             )
         )
-    requests = len(scene.case.requests)
     wide = (requests, spec_steps + 1)
-    _require_tensor(result.accept_index, "accept_index", "accept", wide, _INTS)
-    _require_tensor(result.accept_len, "accept_len", "accept", (requests,), _INTS)
-    _require_tensor(result.tokens, "tokens", "accept", wide, _INTS)
+    _require_tensor(result.accept_index, "accept_index", stage, wide, _INTS)
+    _require_tensor(result.accept_len, "accept_len", stage, (requests,), _INTS)
+    _require_tensor(result.tokens, "tokens", stage, wide, _INTS)
     return result
 
 

@@ -13,6 +13,7 @@ import torch
 from mask_stages import MaskStages
 
 from treeproof.backends.tiny_engine import TinyEngine
+from treeproof.backends.topology import Topology
 from treeproof.contract.backend import Backend, describe
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import (
@@ -24,8 +25,9 @@ from treeproof.contract.case import (
     VerifyCase,
 )
 from treeproof.contract.failure import PROBES, Failure
-from treeproof.contract.inputs import Attended, VerifyInput
+from treeproof.contract.inputs import Accepted, Attended, VerifyInput
 from treeproof.contract.registry import load
+from treeproof.contract.sampling import Sampling
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.properties.probes.chorus import group_of_slots
@@ -236,6 +238,18 @@ class AcceptStopsOneEarly(Right):
         return replace(done, accept_index=index, accept_len=length)
 
 
+class SamplesByTheNextCoin(Topology):
+    """The last token is drawn by another request's coin."""
+
+    case = CASE
+    profile = "quick"
+    numerics = Numerics(p="float32")
+    consumes = load("topology").consumes
+
+    def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
+        return super().sample(x, replace(given, final_coins=given.final_coins.roll(1)))
+
+
 class PathNotCompacted(Right):
     def commit(self, x: VerifyInput, accepted: Any, k: Any, v: Any) -> Any:
         return super().commit(x, accepted, k.clone(), v.clone())
@@ -264,6 +278,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "spike": (KeysOfEqualCodeAreSwapped, ("visibility", "wrong-key")),
     "clock": (QueryTurnedOneStepOn, ("position", "wrong-rotation")),
     "walk": (AcceptStopsOneEarly, ("traversal", "wrong-walk")),
+    "sample": (SamplesByTheNextCoin, ("traversal", "wrong-draw")),
     "commit": (PathNotCompacted, ("kv", "path-not-compacted")),
     "influence": (EngineReadsInRowOrder, ("visibility", "reads-sibling")),
     "tails": (LooksOneColumnFurther, ("contract", "depends-on-tail")),
@@ -279,11 +294,10 @@ def backend_of(make: Any) -> Backend:
     if issubclass(make, TinyEngine):
         capabilities = Capabilities(vocab_size=TinyEngine.model.vocab_size)
         return describe(make, "planted", stages={"forward"}, capabilities=capabilities)
-    right = load("direct-mask")
+    consumes = getattr(make, "consumes", load("direct-mask").consumes)
     return describe(
-        make, "planted", consumes=right.consumes | {"request_slots", "req_to_token", "seq_lens"},
-        capabilities=Capabilities(), numerics=make.numerics,
-    )  # fmt: skip
+        make, "planted", consumes=consumes, capabilities=Capabilities(), numerics=make.numerics
+    )
 
 
 def failures_of(make: Any, probes: frozenset[str]) -> tuple[Failure, ...]:

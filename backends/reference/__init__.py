@@ -10,6 +10,7 @@ from torch import Tensor
 from treeproof.backends.reference.accept import accept as accept
 from treeproof.backends.reference.build import build as build
 from treeproof.backends.reference.commit import commit as commit
+from treeproof.backends.reference.sample import sample as sample
 from treeproof.backends.reference.select import select as select
 from treeproof.contract.inputs import (
     Accepted,
@@ -20,6 +21,7 @@ from treeproof.contract.inputs import (
     VerifyInput,
 )
 from treeproof.contract.registry import register
+from treeproof.contract.sampling import Sampling
 
 
 @register(
@@ -35,7 +37,7 @@ from treeproof.contract.registry import register
     },
 )
 class Reference:
-    """Four stages; it has no attention of its own."""
+    """Five stages; it has no attention of its own."""
 
     def select(self, pool: DraftPool, num_rows: int) -> Selected:
         return select(pool, num_rows)
@@ -45,6 +47,9 @@ class Reference:
 
     def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
         return accept(x, target_predict)
+
+    def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
+        return sample(x, given)
 
     def commit(
         self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor

@@ -26,6 +26,7 @@ PROBES: tuple[str, ...] = (
     "clock",
     "kernels",
     "walk",
+    "sample",
     "commit",
     "merge",
     "malformed",

@@ -18,6 +18,7 @@ from treeproof.engine.checks.metamorphic import judge_metamorphic
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.rounds import judge_rounds
+from treeproof.engine.checks.samples import judge_samples
 from treeproof.engine.checks.selects import judge_selects
 from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
@@ -100,6 +101,7 @@ def _run(trial: Trial) -> None:
         judge_declared(trial, built.x)
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
+        judge_samples(trial, built.x)
         judge_merges(trial)
         judge_selects(trial)
         judge_forward(trial, built)

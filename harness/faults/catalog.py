@@ -30,6 +30,7 @@ from treeproof.faults import (
     positions,
     prefixes,
     reads,
+    samples,
     slots,
     state,
     walk_edits,
@@ -74,6 +75,7 @@ FAULTS: tuple[Fault, ...] = (
     *engines.FAULTS,
     *kernels.FAULTS,
     *layouts.FAULTS,
+    *samples.FAULTS,
 )
 
 

@@ -25,7 +25,6 @@ _WHY: Mapping[str, tuple[str, str]] = {
     "B042": (_PROCESSED, "two ways to resolve a tie differ; accept is handed the argmax already"),
     "B047": (_DRAFT, "the index buffer of drafting steps is too short for its branches"),
     "B049": (_DRAFT, "slots of all drafting steps go into the table line of one"),
-    "B056": (_SAMPLED, "one random number decides a rejection and picks the replacement"),
     "B057": (_SAMPLED, "a coin on the very edge accepts what has no probability"),
     "B058": (_SAMPLED, "the proposal tested is not the one drawn from"),
     "B059": (_SAMPLED, "a temperature is dropped, and the walk is greedy"),

@@ -36,7 +36,9 @@ def _accept(trial: Trial, seen: VerifyInput) -> None:
         result = trial.call("accept", trial.instance.accept, *given)
         for before, after in zip((seen, target), given, strict=True):
             trial.unchanged("accept", before, after)
-        done = contract.valid_accepted(result, trial.scene, trial.prepared.candidates.spec_steps)
+        done = contract.valid_accepted(
+            result, len(trial.case.requests), trial.prepared.candidates.spec_steps
+        )
         with trial.timed("check"):
             index, lengths = done.accept_index.tolist(), done.accept_len.tolist()
             tokens = done.tokens.tolist()

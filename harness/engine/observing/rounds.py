@@ -27,7 +27,9 @@ def observe_accept(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> Non
         result = trial.call("accept", trial.instance.accept, *given)
         for before, after in zip((seen, target), given, strict=True):
             trial.unchanged("accept", before, after)
-        done = contract.valid_accepted(result, trial.scene, trial.prepared.candidates.spec_steps)
+        done = contract.valid_accepted(
+            result, len(trial.case.requests), trial.prepared.candidates.spec_steps
+        )
         rounds.append(
             tuple(
                 Walk(_local(index, trial.case.qo_indptr[b]), length, _trimmed(tokens))

@@ -1,0 +1,221 @@
+"""Sampled acceptance for given coins: known answers, right walks and wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from treeproof.contract.backend import describe
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.contract.registry import load
+from treeproof.contract.sampling import Sampling
+from treeproof.engine.check import CheckOptions, check_case
+from treeproof.faults.smallest import FORK, case, request
+from treeproof.properties.sampling import launches
+
+BACKENDS = ("reference", "topology")
+
+LINKED = case(request(FORK, prefix=1), request((-1, 0, 1, 1), pad_rows=1), seed=3)
+STAR = case(request((-1, 0, 0, 0, 0)), seed=1)
+TREES = {
+    "candidates": [[0, 1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12]],
+    "retrieve_next_token": [[1, 2, -1, 4, 5, -1], [4, 2, 3, -1, 5, -1]],
+    "retrieve_next_sibling": [[-1, 3, -1, -1, -1, -1], [-1, -1, -1, -1, 1, -1]],
+}
+
+
+def step(links: dict[str, list[list[int]]], spec_steps: int) -> VerifyInput:
+    """A verify input of which only what acceptance looks at is filled in."""
+    tokens = torch.tensor(links["candidates"])
+    rows = torch.arange(tokens.numel())
+    empty = torch.zeros(0, dtype=torch.int64)
+    return VerifyInput(
+        draft_token=tokens.flatten(), positions=rows, seq_lens=torch.zeros(len(tokens), dtype=torch.int64),
+        qo_indptr=empty, out_cache_loc=rows, request_slots=empty, req_to_token=empty, topk=4,
+        spec_steps=spec_steps, shape=LINKED.shape, kv=LINKED.layout,
+        retrieve_index=rows.view(tokens.shape),
+        retrieve_next_token=torch.tensor(links["retrieve_next_token"]),
+        retrieve_next_sibling=torch.tensor(links["retrieve_next_sibling"]),
+    )  # fmt: skip
+
+
+def sampled(name: str, x: VerifyInput, given: Sampling) -> Accepted:
+    result: Accepted = load(name).make().sample(x, given)
+    return result
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+@pytest.mark.parametrize("coin", [0.0, 0.5, 0.999])
+def test_sglang_s_two_trees_at_a_low_temperature(name: str, threshold: float, coin: float) -> None:
+    """Probabilities so sharp that neither coins nor thresholds matter."""
+    logits = torch.ones(12, 20)
+    for row, token in ((0, 3), (3, 4), (4, 5), (6, 11), (10, 12)):
+        logits[row, token] = 10
+    for row in (1, 2, 5, 7, 8, 9, 11):
+        logits[row, 18] = 10
+    given = Sampling(
+        rule="target-only", target_probs=(logits / 0.01).softmax(-1),
+        coins=torch.full((12,), coin), final_coins=torch.full((2,), coin),
+        threshold_single=threshold, threshold_acc=threshold,
+    )  # fmt: skip
+    done = sampled(name, step(TREES, 3), given)
+    assert done.accept_index.tolist() == [[0, 3, 4, 5], [6, 10, 11, -1]]
+    assert (done.accept_len - 1).tolist() == [3, 2]
+    assert done.tokens.tolist() == [[3, 4, 5, 18], [11, 12, 18, -1]]
+
+
+ONE_LEVEL = [
+    ((0, 0, 1, 0), [1, -1], [-1, -1], 0.0, 0.0, 0, 2),
+    ((0, 0, 1, 0), [1, -1], [-1, -1], 1.0, 0.0, 0, 2),
+    ((0, 0.25, 0.75, 0), [1, -1], [-1, -1], 1.0, 0.0, 1, 1),
+    ((0, 0.25, 0, 0.75), [1, -1, -1, -1], [-1, 2, 3, -1], 1.0, 0.25, 1, 3),
+]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize(
+    ("law", "down", "right", "single", "coin", "accepted", "first"),
+    ONE_LEVEL,
+    ids=[
+        "zero probability, any threshold",
+        "zero probability",
+        "zero coin accepts",
+        "coin on an edge passes over a child without mass",
+    ],
+)
+def test_one_level_of_sglang_s_rule(
+    name: str, law: Any, down: list[int], right: list[int], single: float, coin: float,
+    accepted: int, first: int,
+) -> None:  # fmt: skip
+    rows = len(down)
+    links = {
+        "candidates": [list(range(rows))],
+        "retrieve_next_token": [down],
+        "retrieve_next_sibling": [right],
+    }
+    laws = torch.tensor([law, *[(0.0, 0.0, 1.0, 0.0)] * (rows - 1)], dtype=torch.float32)
+    given = Sampling(
+        rule="target-only", target_probs=laws, coins=torch.full((rows,), coin),
+        final_coins=torch.zeros(1), threshold_single=single,
+    )  # fmt: skip
+    done = sampled(name, step(links, 2), given)
+    assert int(done.accept_len) - 1 == accepted
+    assert int(done.tokens[0, 0]) == first
+
+
+def kinds(sample: Any, of: VerifyCase = LINKED) -> set[tuple[str, str]]:
+    right = load("topology")
+    backend = describe(
+        sample, "mine", stages={"sample"}, consumes=right.consumes, capabilities=right.capabilities
+    )
+    return {f.key for f in check_case(of, backend, CheckOptions()).failures}
+
+
+def right_sample(x: VerifyInput, given: Sampling) -> Accepted:
+    return sampled("topology", x, given)
+
+
+def test_a_right_walk_passes_and_is_judged() -> None:
+    assert kinds(right_sample) == set()
+    for name in BACKENDS:
+        cells = check_case(LINKED, load(name), CheckOptions()).cells
+        assert [c.status for c in cells if c.stage == "sample"] == ["pass"]
+
+
+def test_a_walk_by_ours_is_not_checked() -> None:
+    backend = describe(lambda x, g: sampled("reference", x, g), "mine", stages={"sample"})
+    checked = check_case(LINKED, backend, CheckOptions())
+    assert not [c for c in checked.cells if c.stage == "sample"]
+    (cell,) = (c for c in checked.cells if (c.identity, c.evidence) == ("traversal", "measured"))
+    assert cell.status == "not-checked"
+
+
+def test_the_older_rule_that_lets_children_without_mass_through_is_told_apart() -> None:
+    """SGLang before its guard: at thresholds of 0 the first child is taken whatever it is."""
+
+    def older(x: VerifyInput, given: Sampling) -> Accepted:
+        return right_sample(x, replace(given, target_probs=given.target_probs.clamp(min=2.0**-60)))
+
+    assert ("traversal", "wrong-acceptance") in kinds(older, STAR)
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [
+        (lambda x, g: None, "wrong-type"),
+        (lambda x, g: replace(right_sample(x, g), tokens=torch.zeros(1)), "wrong-shape"),
+        (lambda x, g: 1 / 0, "raises"),
+    ],
+)
+def test_a_walk_that_returns_something_else_breaks_its_contract(returned: Any, kind: str) -> None:
+    assert kinds(returned) == {("contract", kind)}
+
+
+def test_a_walk_that_spoils_its_probabilities_is_told() -> None:
+    """SGLang's kernel writes into the draft probabilities: scratch of its own, not a caller's law."""
+
+    def spoils(x: VerifyInput, given: Sampling) -> Accepted:
+        done = right_sample(x, given)
+        given.target_probs.zero_()
+        return done
+
+    assert kinds(spoils) == {("contract", "mutates-input")}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [(-7, "-7"), (0, "another request's row"), (10**9, "out of range")],
+    ids=["negative", "of another request", "out of range"],
+)
+def test_rows_that_are_none_of_the_request_are_failures_and_no_crash(row: int, says: str) -> None:
+    def strays(x: VerifyInput, given: Sampling) -> Accepted:
+        done = right_sample(x, given)
+        done.accept_index[1, 0] = row
+        return done
+
+    assert kinds(strays) == {("traversal", "wrong-acceptance")}, says
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"coins": (1, 1.0)}, r"coins\[1\] is 1.0: accepted are 0 up to but not including 1"),
+        ({"coins": (0, float("nan"))}, r"coins\[0\] is nan: accepted are 0 up to"),
+        ({"final_coins": (1, -0.5)}, r"final_coins\[1\] is -0.5: accepted are 0 up to"),
+        ({"target_probs": ((1, 0), -0.25)}, r"target_probs\[1, 0\] is -0.25: accepted are 0 and"),
+        ({"target_probs": ((2, 1), float("nan"))}, r"target_probs\[2, 1\] is nan: accepted are 0"),
+        ({"target_probs": (2, 0.0)}, r"target_probs\[2\] adds up to 0: accepted is 1"),
+        ({"target_probs": (2, 0.5)}, r"target_probs\[2\] adds up to 1.5: accepted is 1"),
+        ({"threshold_acc": 1.5}, r"threshold_acc is 1.5: accepted are 0 to 1"),
+        ({"rule": "greedy"}, r"rule is 'greedy': accepted are target-only, chain, typical"),
+    ],
+)
+def test_numbers_that_are_none_are_refused_by_field_and_row(
+    change: dict[str, Any], says: str
+) -> None:
+    given = Sampling(
+        rule="target-only", target_probs=torch.full((12, 3), 1 / 3), coins=torch.zeros(12),
+        final_coins=torch.zeros(2),
+    )  # fmt: skip
+    for name, value in change.items():
+        if isinstance(value, tuple):
+            at, number = value
+            tensor = getattr(given, name).clone()
+            tensor[at] = number
+            given = replace(given, **{name: tensor})
+        else:
+            given = replace(given, **{name: value})
+    with pytest.raises(ValueError, match=says):
+        sampled("reference", step(TREES, 3), given)
+
+
+def test_most_coins_lie_on_edges_and_no_walk_is_ever_in_doubt_there() -> None:
+    for launch in launches(LINKED):
+        assert all(len(excused) == 1 for _, excused in launch.allowed)
+        assert launch.exact == (launch.what != "arbitrary numbers")
+        assert (launch.probs.sum(1) == 1).all() or not launch.exact or LINKED.requests[1].pad_rows
