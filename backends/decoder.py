@@ -14,7 +14,8 @@ from torch import Tensor
 from treeproof.contract.target_model import NORM_FLOOR, TargetModel, weights
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q (T, Hq, D), k (T, Hkv, D), v (T, Hkv, Dv)) to out (T, Hq, Dv)."""
+"""(layer, q (T, Hq, D), k (T, Hkv, D), v (T, Hkv, Dv)) to out (T, Hq, Dv), of any float dtype. Scale,
+softcap and window are those of the model's layer: scores are its own business."""
 
 
 class Decoder:
@@ -28,8 +29,8 @@ class Decoder:
     ) -> None:
         self.model, self.dtype, self.device = model, dtype, torch.device(device)
         self.weights = {
-            name: torch.tensor(rows, dtype=dtype, device=device)
-            for name, rows in weights(model).items()
+            name: torch.tensor(values, dtype=dtype, device=device)
+            for name, values in weights(model).items()
         }
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
@@ -40,31 +41,70 @@ class Decoder:
         """
         model, w = self.model, self.weights
         hidden = w["embed"][tokens]
-        cos, sin = self._turns(positions)
-        heads = (len(tokens), model.heads, model.width // model.heads)
-        for layer in range(model.layers):
-            normed = _norm(hidden)
-            q, k, v = ((normed @ w[f"{name}{layer}"]).view(heads) for name in "qkv")
-            attended = attention(layer, _turned(q, cos, sin), _turned(k, cos, sin), v)
-            hidden = hidden + attended.flatten(1) @ w[f"o{layer}"]
-            inner = torch.nn.functional.silu(_norm(hidden) @ w[f"up{layer}"])
-            hidden = hidden + inner @ w[f"down{layer}"]
-        return _norm(hidden) @ w["head"]
+        bases = [model.base(layer) for layer in range(model.layers)]
+        turns = {base: self._turns(positions, base) for base in set(bases) if base is not None}
+        for layer, base in enumerate(bases):
+            q, k, v = self._projected(layer, hidden)
+            if base is not None:
+                q, k = self._turned(q, *turns[base]), self._turned(k, *turns[base])
+            attended = attention(layer, q, k, v).flatten(1).to(self.dtype) @ w[f"o{layer}"]
+            hidden = hidden + self._after(f"attended_norm{layer}", attended)
+            hidden = hidden + self._after(f"carried_norm{layer}", self._inner(layer, hidden))
+        logits = _norm(hidden, w["norm"]) @ w["head"]
+        return _capped(logits, model.final_softcap)
 
-    def _turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (T, 1, lanes / 2) of each pair's angle, which is taken in float64."""
-        half = self.model.width // self.model.heads // 2
-        plane = torch.arange(half, dtype=torch.float64, device=self.device)
-        angle = positions[:, None, None].double() * self.model.rotary ** (-plane / half)
+    def _projected(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by heads, not turned yet."""
+        model, w = self.model, self.weights
+        normed = _norm(hidden, w[f"attend_norm{layer}"])
+        q, k, v = (normed @ w[f"{name}{layer}"] for name in "qkv")
+        if model.qkv_bias:
+            q, k, v = (
+                x + w[f"{name}_bias{layer}"] for name, x in zip("qkv", (q, k, v), strict=True)
+            )
+        q, k = q.view(-1, model.heads, model.head_dim), k.view(-1, model.kv_heads, model.head_dim)
+        if model.qk_norm:
+            q, k = _norm(q, w[f"q_norm{layer}"]), _norm(k, w[f"k_norm{layer}"])
+        return q, k, v.view(-1, model.kv_heads, model.v_head_dim)
+
+    def _inner(self, layer: int, hidden: Tensor) -> Tensor:
+        w, functional = self.weights, torch.nn.functional
+        normed = _norm(hidden, w[f"inner_norm{layer}"])
+        gate, up = normed @ w[f"gate{layer}"], normed @ w[f"up{layer}"]
+        if self.model.activation == "gelu":
+            gate = functional.gelu(gate, approximate="tanh")
+        else:
+            gate = functional.silu(gate)
+        return (gate * up) @ w[f"down{layer}"]
+
+    def _after(self, name: str, added: Tensor) -> Tensor:
+        return _norm(added, self.weights[name]) if self.model.post_norm else added
+
+    def _turns(self, positions: Tensor, base: float) -> tuple[Tensor, Tensor]:
+        """Cosine and sine (T, 1, pairs) of each pair's angle, which is taken in float64."""
+        pairs = self.model.turned_lanes // 2
+        plane = torch.arange(pairs, dtype=torch.float64, device=self.device)
+        angle = positions[:, None, None].double() * base ** (-plane / pairs)
         return angle.cos().to(self.dtype), angle.sin().to(self.dtype)
 
+    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        lanes = self.model.turned_lanes
+        own, rest = x[..., :lanes], x[..., lanes:]
+        if self.model.interleaved:
+            one, other = own.view(*own.shape[:-1], -1, 2).unbind(-1)
+        else:
+            one, other = own.chunk(2, -1)
+        both = one * cos - other * sin, other * cos + one * sin
+        own = torch.stack(both, -1).flatten(-2) if self.model.interleaved else torch.cat(both, -1)
+        return torch.cat((own, rest), -1) if rest.shape[-1] else own
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    low, high = x.chunk(2, -1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
-
-def _norm(x: Tensor) -> Tensor:
-    """Each row by its root mean square, which is taken in float32 at least."""
+def _norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Along the last axis by the root mean square, which is taken in float32 at least."""
     wide = x.float() if x.element_size() < 4 else x
-    return (wide * (wide.square().mean(dim=1, keepdim=True) + NORM_FLOOR).rsqrt()).to(x.dtype)
+    size = (wide.square().mean(dim=-1, keepdim=True) + NORM_FLOOR).rsqrt()
+    return (wide * size).to(x.dtype) * weight
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
+    return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -62,7 +62,7 @@ class TinyEngine:
     def _prefix(self, tokens: Tensor) -> Cache:
         key = tuple(tokens.tolist())
         if key not in self.prefixes:
-            count, shape = len(key), (0, self.model.heads, self.model.width // self.model.heads)
+            count, shape = len(key), (0, self.model.kv_heads, self.model.head_dim)
             nothing = [(tokens.new_zeros(shape).float(),) * 2] * self.model.layers
             causal = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
             if len(self.prefixes) == _KEPT:

@@ -11,30 +11,25 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from treeproof.contract.target_model import TargetModel
-from treeproof.oracles.target_steps import Memory, Steps, in_a_row, with_limit
+from treeproof.oracles.target_reading import in_a_row
+from treeproof.oracles.target_steps import Memory, Steps, with_limit
 
 
 class Continuing:
     """A sequence that goes on: what the model has read so far, and the logits after what is added."""
 
     def __init__(self, model: TargetModel, steps: Steps | None = None) -> None:
-        """`steps`: those of the model with errors, where a limit is to be measured."""
-        self._steps = steps or Steps(model, 0)
+        """`steps`: those of the model with errors, where a limit is to be measured, or with weights
+        that are not of its seed."""
+        self._steps = steps or Steps(model, errors=None)
         self.past: list[Memory] = [self._steps.nothing] * model.layers
-        self._index = 0
 
     def read(self, tokens: Sequence[int]) -> Tensor:
         """Logits (runs, n, vocabulary) after each of n more tokens, the first run without errors.
 
         Raises ValueError where a token is outside the vocabulary.
         """
-        model = self._steps.model
-        for token in tokens:
-            if not 0 <= token < model.vocab_size:
-                raise ValueError(f"token {token}: accepted are 0 to {model.vocab_size - 1}")
-        x, own = in_a_row(self._steps, tokens, self._index, self.past)
-        self.past = [past + new for past, new in zip(self.past, own, strict=True)]
-        self._index += len(tokens)
+        x, self.past = in_a_row(self._steps, tokens, len(self.past[0]), self.past)
         return self._steps.logits(x)
 
 
@@ -55,11 +50,14 @@ def continue_greedily(model: TargetModel, prompt: Sequence[int], count: int) -> 
     return found
 
 
-def sequence_logits(model: TargetModel, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+def sequence_logits(
+    model: TargetModel, tokens: Sequence[int], steps: Steps | None = None
+) -> tuple[Tensor, Tensor]:
     """Logits (n, vocabulary) after each of n tokens, and the limit (n, 1) on a float32 model's errors.
 
-    Both float64. Raises ValueError where there is no token, or one outside the vocabulary.
+    Both float64. `steps`: those of the model with other errors. Raises ValueError where there is no
+    token, or one outside the vocabulary.
     """
     if not tokens:
         raise ValueError("there are no tokens: accepted is one at least")
-    return with_limit(Continuing(model, Steps(model)).read(tokens))
+    return with_limit(Continuing(model, steps or Steps(model)).read(tokens))

@@ -1,10 +1,10 @@
-"""A small language model on every path of a tree, in float64, and how far float32 may be from it.
+"""A small language model on every path of a tree, in float64, and how far working precision may be off.
 
-A token sees what came before it on its own path: a list that grows by one. The limit is measured on
-the model itself: it is run several times more with every operation off by as much as float32 can be
-off there ((terms + 2) u of the summed magnitudes, u = 2^-24) in a random direction, so errors travel
-through layers as they do and not as norms would let them. Three times the largest change seen is
-allowed: real roundings are smaller than that from the start, for those of a sum cancel.
+The limit is measured on the model itself: it is run several times more with every operation off by as
+much as working precision can be off there (`Errors` says how much; a product of n terms by (n + 2) u of
+the summed magnitudes) in a random direction, so errors travel through layers as they do and not as
+norms would let them. Three times the largest change seen is allowed: real roundings are smaller than
+that from the start, for those of a sum cancel.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from treeproof.contract.target_model import TargetModel
 from treeproof.contract.tree import CandidateTree
-from treeproof.oracles.target_steps import Memory, Steps, in_a_row, with_limit
+from treeproof.oracles.target_reading import in_a_row, on_paths
+from treeproof.oracles.target_steps import Memory, Steps, with_limit
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,37 @@ class TargetResult:
 
 
 def target_logits(
-    model: TargetModel, prefix: Sequence[int], tree: CandidateTree, tokens: Sequence[int]
+    model: TargetModel,
+    prefix: Sequence[int],
+    tree: CandidateTree,
+    tokens: Sequence[int],
+    steps: Steps | None = None,
 ) -> TargetResult:
     """Logits after every node: the model on `prefix` and then the tokens of the node's path.
 
-    `tokens[v]` is node v's, below `model.vocab_size`, whatever the tree itself holds. Raises
-    ValueError where a token is not.
+    `tokens[v]` is node v's, below `model.vocab_size`, whatever the tree itself holds. `steps`: those
+    of the model, where they are not its own in float32. Raises ValueError where a token is outside
+    the vocabulary.
     """
-    for token in (*prefix, *tokens):
-        if not 0 <= token < model.vocab_size:
-            raise ValueError(f"token {token}: accepted are 0 to {model.vocab_size - 1}")
-    steps = Steps(model)
-    nothing = [steps.nothing] * model.layers
-    before = in_a_row(steps, prefix, 0, nothing)[1] if prefix else nothing
-    own: list[list[Memory]] = []
-    logits = []
-    for node in range(len(tree)):
-        past = list(before)
-        for ancestor in tree.ancestors(node):
-            past = [seen + new for seen, new in zip(past, own[ancestor], strict=True)]
-        index = len(prefix) + tree.depth[node]
-        x, seen = in_a_row(steps, [tokens[node]], index, past)
-        own.append(seen)
-        logits.append(steps.logits(x)[:, 0])
-    return TargetResult(*with_limit(torch.stack(logits, 1)))
+    steps = steps or Steps(model)
+    return logits_behind(steps, [held_of(steps, prefix)], [tree], [tokens])
+
+
+def held_of(steps: Steps, tokens: Sequence[int]) -> list[Memory]:
+    """What each layer holds of a sequence from logical index 0 on."""
+    nothing = [steps.nothing] * steps.model.layers
+    return in_a_row(steps, tokens, 0, nothing)[1] if tokens else nothing
+
+
+def logits_behind(
+    steps: Steps,
+    before: Sequence[Sequence[Memory]],
+    trees: Sequence[CandidateTree],
+    tokens: Sequence[Sequence[int]],
+) -> TargetResult:
+    """Logits after every node of every tree, one tree after the other.
+
+    `before[b]`: what each layer holds of what lies before tree b. Raises ValueError as above.
+    """
+    x = on_paths(steps, trees, tokens, before)
+    return TargetResult(*with_limit(steps.logits(x)))

@@ -13,9 +13,7 @@ class Engine:
     model = TargetModel()
 
     def __init__(self):
-        self.w = {
-            name: torch.tensor(rows).double() for name, rows in weights(TargetModel()).items()
-        }
+        self.w = {name: torch.tensor(values) for name, values in weights(TargetModel()).items()}
 
     def forward(self, x, prefixes):
         place, tokens, positions, of_row = [], [], [], {}
@@ -36,7 +34,7 @@ class Engine:
             hidden = self.layer(layer, hidden, torch.tensor(positions), seen)
         logits = torch.zeros(int(x.qo_indptr[-1]), TargetModel().vocab_size)
         for i, (_, _, flat) in of_row.items():
-            logits[flat] = (norm(hidden[i]) @ self.w["head"]).float()
+            logits[flat] = (norm(hidden[i]) * self.w["norm"] @ self.w["head"]).float()
         return logits
 
     def seen(self, x, layer, place, of_row):
@@ -61,7 +59,10 @@ class Engine:
     def layer(self, layer, hidden, positions, seen):
         w, heads = self.w, TargetModel().heads
         q, k, v = (
-            (norm(hidden) @ w[f"{name}{layer}"]).view(len(hidden), heads, -1) for name in "qkv"
+            (norm(hidden) * w[f"attend_norm{layer}"] @ w[f"{name}{layer}"]).view(
+                len(hidden), heads, -1
+            )
+            for name in "qkv"
         )
         q, k = turned(q, positions), turned(k, positions)
         out = torch.zeros_like(q)
@@ -73,8 +74,9 @@ class Engine:
                     )
                     out[i, of] = torch.einsum("hn,nhd->hd", scores.softmax(1), v[keys][:, of])
         hidden = hidden + out.flatten(1) @ w[f"o{layer}"]
-        inner = norm(hidden) @ w[f"up{layer}"]
-        return hidden + (inner * inner.sigmoid()) @ w[f"down{layer}"]
+        inner = norm(hidden) * w[f"inner_norm{layer}"]
+        gate = inner @ w[f"gate{layer}"]
+        return hidden + (gate * gate.sigmoid() * (inner @ w[f"up{layer}"])) @ w[f"down{layer}"]
 
     # --- what a test overrides ---------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from target_models import MODELS
 
 from treeproof.backends.decoder import Decoder
 from treeproof.contract.target_model import TargetModel
@@ -17,23 +18,27 @@ MODEL = TargetModel()
 class Growing:
     """Attention of a decoder that is fed in pieces: a row reads all before it, and itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: TargetModel) -> None:
+        self.model = model
         self.held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, layer, q, k, v):
         old_k, old_v = self.held.get(layer, (k[:0], v[:0]))
         keys, values = torch.cat((old_k, k)), torch.cat((old_v, v))
         self.held[layer] = keys, values
-        out = []
+        group, cap, out = q.shape[1] // k.shape[1], self.model.softcap, []
         for i in range(len(q)):
             end = len(old_k) + i + 1
-            scores = torch.einsum("hd,nhd->hn", q[i], keys[:end]) * q.shape[2] ** -0.5
-            out.append(torch.einsum("hn,nhd->hd", scores.softmax(1), values[:end]))
+            begin = max(0, end - (self.model.window(layer) or end))
+            seen_k, seen_v = (x[begin:end].repeat_interleave(group, 1) for x in (keys, values))
+            scores = torch.einsum("hd,nhd->hn", q[i], seen_k) * self.model.score_scale
+            scores = scores if cap is None else cap * torch.tanh(scores / cap)
+            out.append(torch.einsum("hn,nhd->hd", scores.softmax(1), seen_v))
         return torch.stack(out)
 
 
-def decoded(tokens: list[int], pieces: list[int], **kept) -> torch.Tensor:
-    decoder, attention, made, begin = Decoder(MODEL, **kept), Growing(), [], 0
+def decoded(model: TargetModel, tokens: list[int], pieces: list[int], **kept) -> torch.Tensor:
+    decoder, attention, made, begin = Decoder(model, **kept), Growing(model), [], 0
     for size in pieces:
         positions = torch.arange(begin, begin + size)
         made.append(
@@ -46,10 +51,11 @@ def decoded(tokens: list[int], pieces: list[int], **kept) -> torch.Tensor:
 TOKENS = [(7 * i * i + 3) % 61 for i in range(23)]
 
 
-def test_the_decoder_in_float64_is_the_oracle_and_in_float32_within_its_limit() -> None:
-    logits, limit = sequence_logits(MODEL, TOKENS)
-    assert (decoded(TOKENS, [23], dtype=torch.float64) - logits).abs().max() < 1e-13
-    ratio = (decoded(TOKENS, [10, 1, 12]).double() - logits).abs() / limit
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_decoder_in_float64_is_the_oracle_and_in_float32_within_its_limit(model) -> None:
+    logits, limit = sequence_logits(model, TOKENS)
+    assert (decoded(model, TOKENS, [23], dtype=torch.float64) - logits).abs().max() < 1e-12
+    ratio = (decoded(model, TOKENS, [10, 1, 12]).double() - logits).abs() / limit
     assert 0 < ratio.max() <= 1
 
 
@@ -57,7 +63,7 @@ def test_a_position_one_too_far_is_outside_the_limit() -> None:
     logits, limit = sequence_logits(MODEL, TOKENS)
     decoder, positions = Decoder(MODEL), torch.arange(23)
     positions[11] += 1  # all of them would be no change: rotary is relative
-    moved = decoder.forward(torch.tensor(TOKENS), positions, Growing())
+    moved = decoder.forward(torch.tensor(TOKENS), positions, Growing(MODEL))
     assert ((moved.double() - logits).abs() / limit).amax(1)[11] > 100
 
 

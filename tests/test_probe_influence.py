@@ -15,7 +15,7 @@ from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.inputs import VerifyInput
-from treeproof.contract.target_model import NORM_FLOOR, TargetModel, weights
+from treeproof.contract.target_model import TargetModel
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.generate.prefix_tokens import prefix_tokens
@@ -170,71 +170,6 @@ def test_shared_prefixes_hold_the_same_tokens() -> None:
     assert int(torch.cat((first, second)).max()) < 61
 
 
-# --- the oracle ------------------------------------------------------------------------------------
-
-
-def plainly(model: TargetModel, tokens: list[int]) -> list[float]:
-    """Logits after the last token, in plain Python floats: every token from scratch, no tensor."""
-    w = weights(model)
-
-    def times(x: list[float], name: str) -> list[float]:
-        return [
-            sum(a * row[j] for a, row in zip(x, w[name], strict=True))
-            for j in range(len(w[name][0]))
-        ]
-
-    def norm(x: list[float]) -> list[float]:
-        size = math.sqrt(sum(a * a for a in x) / len(x) + NORM_FLOOR)
-        return [a / size for a in x]
-
-    lanes = model.width // model.heads
-
-    def head(x: list[float], h: int, turn: int | None) -> list[float]:
-        own = x[h * lanes : (h + 1) * lanes]
-        if turn is None:
-            return own
-        half, out = lanes // 2, [0.0] * lanes
-        for i in range(half):
-            angle = turn * model.rotary ** (-2 * i / lanes)
-            out[i] = own[i] * math.cos(angle) - own[i + half] * math.sin(angle)
-            out[i + half] = own[i + half] * math.cos(angle) + own[i] * math.sin(angle)
-        return out
-
-    x = [list(w["embed"][token]) for token in tokens]
-    for layer in range(model.layers):
-        h = [norm(one) for one in x]
-        q, k, v = ([times(one, f"{name}{layer}") for one in h] for name in "qkv")
-        for t in range(len(tokens)):
-            mixed: list[float] = []
-            for n in range(model.heads):
-                asks = head(q[t], n, t)
-                scores = [
-                    sum(a * b for a, b in zip(asks, head(k[s], n, s), strict=True))
-                    / math.sqrt(lanes)
-                    for s in range(t + 1)
-                ]
-                p = [math.exp(score) for score in scores]
-                mixed += [
-                    sum(p[s] * head(v[s], n, None)[lane] for s in range(t + 1)) / sum(p)
-                    for lane in range(lanes)
-                ]
-            x[t] = [a + b for a, b in zip(x[t], times(mixed, f"o{layer}"), strict=True)]
-            up = times(norm(x[t]), f"up{layer}")
-            down = times([a / (1 + math.exp(-a)) for a in up], f"down{layer}")
-            x[t] = [a + b for a, b in zip(x[t], down, strict=True)]
-    return times(norm(x[-1]), "head")
-
-
-def test_the_oracle_is_the_model_as_it_is_written_down() -> None:
-    model, prefix = TargetModel(), [5, 60, 0, 17]
-    tokens = [3, 9, 9, 30, 31]
-    found = target_logits(model, prefix, TREE, tokens)
-    for node in range(5):
-        sequence = prefix + [tokens[n] for n in TREE.path(node)]
-        wanted = torch.tensor(plainly(model, sequence), dtype=torch.float64)
-        assert torch.allclose(found.logits[node], wanted, rtol=0, atol=1e-12)
-
-
 def test_the_limit_leaves_room_for_float32_and_none_for_weights_in_bfloat16() -> None:
     class Narrow(TinyEngine):
         def __init__(self) -> None:
@@ -246,8 +181,3 @@ def test_the_limit_leaves_room_for_float32_and_none_for_weights_in_bfloat16() ->
     model = TargetModel()
     limit = target_logits(model, [5, 60, 0, 17], TREE, [3, 9, 9, 30, 31]).limit
     assert 1e-6 < float(limit.min()) < float(limit.max()) < 2e-3
-
-
-def test_a_token_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(ValueError, match="token 61: accepted are 0 to 60"):
-        target_logits(TargetModel(), [61], TREE, [0] * 5)

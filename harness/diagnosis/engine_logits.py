@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import torch
 from torch import Tensor
 
 from treeproof.contract.target_model import TargetModel
 from treeproof.diagnosis.engine_reach import Layer, Place
-from treeproof.oracles.target_steps import Memory, Steps, in_a_row, with_limit
+from treeproof.oracles.target import held_of
+from treeproof.oracles.target_steps import Memory, Steps, with_limit
 
 
 @lru_cache(maxsize=1024)
@@ -32,18 +32,18 @@ def logits_of(
     steps, held = Steps(model), [_kept(model, prefix) for prefix in prefixes]
     lying = [(b, c) for b, prefix in enumerate(prefixes) for c in range(len(prefix))]
     number = {place: i for i, place in enumerate((*lying, *rows))}
-    x, turns = steps.embedded(tokens), steps.turns(torch.tensor(positions))
+    x, turns = steps.embedded(tokens), steps.turns(positions)
     for n, layer in enumerate(layers):
         q, own = steps.projected(n, x, turns)
-        memory = sum((one[n] for one in held), steps.nothing) + own
-        out = torch.zeros_like(q)
+        memory = _by_query_head(sum((one[n] for one in held), steps.nothing) + own, model)
+        out = q.new_zeros(*q.shape[:3], model.v_head_dim)
         for i, parts in enumerate(layer):
             for heads, line in parts:
                 if line:
                     keys, values = ([number[pair[side]] for pair in line] for side in (0, 1))
                     of = slice(None) if heads is None or len(heads) == model.heads else list(heads)
                     seen = _some(memory, of, keys, values)
-                    out[:, of, i] = steps.attended(q[:, of, i], seen)
+                    out[:, of, i : i + 1] = steps.attended(q[:, of, i : i + 1], seen)
         x = steps.carried(n, x, out)
     return with_limit(steps.logits(x))
 
@@ -52,9 +52,13 @@ def _some(memory: Memory, heads: slice | list[int], keys: list[int], values: lis
     return Memory(memory.keys[:, heads][:, :, keys], memory.values[:, heads][:, :, values])
 
 
+def _by_query_head(memory: Memory, model: TargetModel) -> Memory:
+    """A head of keys and values for each query head."""
+    group = model.heads // model.kv_heads
+    return Memory(*(x.repeat_interleave(group, 1) for x in (memory.keys, memory.values)))
+
+
 @lru_cache(maxsize=32)
 def _kept(model: TargetModel, tokens: tuple[int, ...]) -> list[Memory]:
     """What each layer keeps of a prefix."""
-    steps = Steps(model)
-    nothing = [steps.nothing] * model.layers
-    return in_a_row(steps, tokens, 0, nothing)[1] if tokens else nothing
+    return held_of(Steps(model), tokens)
