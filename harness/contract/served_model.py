@@ -26,5 +26,8 @@ def served_model(case: VerifyCase) -> TargetModel:
                 f"shape.{name} is {getattr(shape, name)}: a script is served with {accepted}"
             )
     assert shape.rotary is not None
-    heads, width = shape.num_q_heads, shape.num_q_heads * shape.head_dim
-    return TargetModel(width=width, heads=heads, rotary=shape.rotary)
+    heads, lanes = shape.num_q_heads, shape.head_dim
+    return TargetModel(
+        width=heads * lanes, heads=heads, kv_heads=heads, head_dim=lanes, v_head_dim=lanes,
+        rotary=shape.rotary,
+    )  # fmt: skip
