@@ -143,7 +143,7 @@ def _accept(
         trial.unchanged("accept", predicted, given[1])
     else:
         result = reference.accept(x, predicted)
-    accepted = contract.valid_accepted(result, scene, step.made.spec_steps)
+    accepted = contract.valid_accepted(result, len(scene.case.requests), step.made.spec_steps)
     wanted = _prediction(step, predicted.tolist())
     index, lengths = accepted.accept_index.tolist(), accepted.accept_len.tolist()
     failures = traversal.judge_walk(step.case, wanted, index, lengths)
