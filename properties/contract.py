@@ -23,7 +23,7 @@ from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure
 
 
-def _require_tensor(
+def require_tensor(
     value: Any, name: str, stage: str, shape: tuple[int, ...], dtypes: Iterable[torch.dtype]
 ) -> Tensor:
     if not isinstance(value, torch.Tensor):
@@ -67,11 +67,11 @@ def valid_attended(result: Any, scene: Scene) -> Attended:
             )
         )
     shape, rows = scene.case.shape, len(scene.rows)
-    _require_tensor(
+    require_tensor(
         attended.out, "out", "attend", (rows, shape.num_q_heads, shape.v_head_dim), (scene.dtype,)
     )
     if attended.lse is not None:
-        _require_tensor(attended.lse, "lse", "attend", (rows, shape.num_q_heads), (torch.float32,))
+        require_tensor(attended.lse, "lse", "attend", (rows, shape.num_q_heads), (torch.float32,))
     return Attended(
         out=attended.out.detach(),
         lse=None if attended.lse is None else attended.lse.detach(),
@@ -122,8 +122,8 @@ def valid_merged(result: Any, part: Tensor, dtypes: Iterable[str]) -> tuple[Tens
         message = f"merge returned {type(result).__name__}, expected output and log-sum-exp"
         raise Violation(contract_failure("wrong-type", "merge", message))
     accepted = [getattr(torch, name) for name in sorted(dtypes)]
-    out = _require_tensor(result[0], "out", "merge", tuple(part.shape), accepted)
-    lse = _require_tensor(result[1], "lse", "merge", tuple(part.shape[:2]), (torch.float32,))
+    out = require_tensor(result[0], "out", "merge", tuple(part.shape), accepted)
+    lse = require_tensor(result[1], "lse", "merge", tuple(part.shape[:2]), (torch.float32,))
     return out.detach(), lse.detach()
 
 
@@ -139,9 +139,9 @@ def valid_accepted(result: Any, requests: int, spec_steps: int, stage: str = "ac
             )
         )
     wide = (requests, spec_steps + 1)
-    _require_tensor(result.accept_index, "accept_index", stage, wide, _INTS)
-    _require_tensor(result.accept_len, "accept_len", stage, (requests,), _INTS)
-    _require_tensor(result.tokens, "tokens", stage, wide, _INTS)
+    require_tensor(result.accept_index, "accept_index", stage, wide, _INTS)
+    require_tensor(result.accept_len, "accept_len", stage, (requests,), _INTS)
+    require_tensor(result.tokens, "tokens", stage, wide, _INTS)
     return result
 
 
@@ -155,8 +155,8 @@ def valid_committed(result: Any, scene: Scene) -> Committed:
             )
         )
     requests = len(scene.case.requests)
-    _require_tensor(result.seq_lens, "seq_lens", "commit", (requests,), _INTS)
-    _require_tensor(result.next_root, "next_root", "commit", (requests,), _INTS)
+    require_tensor(result.seq_lens, "seq_lens", "commit", (requests,), _INTS)
+    require_tensor(result.next_root, "next_root", "commit", (requests,), _INTS)
     return result
 
 
@@ -171,9 +171,9 @@ def valid_selected(result: Any, num_rows: int) -> Selected:
             )
         )
     for name in ("selected_index", "draft_token"):
-        _require_tensor(getattr(result, name), name, "select", (1, num_rows - 1), _INTS)
+        require_tensor(getattr(result, name), name, "select", (1, num_rows - 1), _INTS)
     cells = result.parent_list.numel() if isinstance(result.parent_list, torch.Tensor) else 0
-    _require_tensor(result.parent_list, "parent_list", "select", (1, cells), _INTS)
+    require_tensor(result.parent_list, "parent_list", "select", (1, cells), _INTS)
     return result
 
 
@@ -222,9 +222,9 @@ def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
     longest = max(r.num_rows for r in scene.case.requests)
     for name, value in produced.items():
         if name in _FLAT:
-            _require_tensor(value, name, "build", (rows,), _INTS)
+            require_tensor(value, name, "build", (rows,), _INTS)
         elif name in _LINKS and value is not None:
-            _require_tensor(value, name, "build", (requests, longest), _INTS)
+            require_tensor(value, name, "build", (requests, longest), _INTS)
         elif name in TENSOR_FIELDS and value is not None and not isinstance(value, torch.Tensor):
             raise Violation(
                 contract_failure(

@@ -24,7 +24,7 @@ from treeproof.contract.registry import (
     registered,
 )
 
-STAGES = "select, build, attend, merge, accept, sample, commit"
+STAGES = "draft, select, build, attend, merge, accept, sample, commit"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The reference stages: selection, tree build, greedy acceptance and KV commit, written plainly.
+"""The reference stages: draft layout, selection, tree build, greedy acceptance and KV commit, written plainly.
 
 They complete what a backend does not implement, and are judged in a row of their own.
 """
@@ -10,8 +10,10 @@ from torch import Tensor
 from treeproof.backends.reference.accept import accept as accept
 from treeproof.backends.reference.build import build as build
 from treeproof.backends.reference.commit import commit as commit
+from treeproof.backends.reference.draft import draft as draft
 from treeproof.backends.reference.sample import sample as sample
 from treeproof.backends.reference.select import select as select
+from treeproof.contract.drafting import Drafted, DraftStep
 from treeproof.contract.inputs import (
     Accepted,
     Candidates,
@@ -37,7 +39,10 @@ from treeproof.contract.sampling import Sampling
     },
 )
 class Reference:
-    """Five stages; it has no attention of its own."""
+    """Six stages; it has no attention of its own."""
+
+    def draft(self, step: DraftStep) -> Drafted:
+        return draft(step)
 
     def select(self, pool: DraftPool, num_rows: int) -> Selected:
         return select(pool, num_rows)

@@ -12,7 +12,18 @@ from typing import Any
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import TENSOR_FIELDS
 
-STAGES = ("select", "build", "attend", "merge", "accept", "sample", "commit", "forward", "pool")
+STAGES = (
+    "draft",
+    "select",
+    "build",
+    "attend",
+    "merge",
+    "accept",
+    "sample",
+    "commit",
+    "forward",
+    "pool",
+)
 """What a backend may implement. `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
 engine: a `VerifyInput`, and the tokens of each request's prefix, (P_b,) int64 each; logits are of
 any float dtype, and those of padded rows are free. `pool(kv) -> PagePool` (`contract.serving`) makes

@@ -29,6 +29,7 @@ PROBES: tuple[str, ...] = (
     "sample",
     "commit",
     "merge",
+    "draft",
     "malformed",
     "influence",
     "tails",

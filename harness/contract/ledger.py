@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import permutation, permuted
+from treeproof.contract.layout import KVLayout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,18 +44,13 @@ class SlotLedger:
         import numpy as np  # here and below: to import the contract is to import nothing heavy
 
         page = case.layout.page_size
+        lengths = [request.prefix_len + request.num_nodes for request in case.requests]
         slots = []
-        for b, (request, pages) in enumerate(
-            zip(case.requests, _hand_out_pages(case), strict=True)
-        ):
-            length = request.prefix_len + request.num_nodes
-            own = (pages[:, None] * page + np.arange(page)).ravel()[:length]
+        for b, pages in enumerate(hand_out_pages(case.layout, lengths, case.seed)):
+            own = (pages[:, None] * page + np.arange(page)).ravel()[: lengths[b]]
             own[: case.evicted_columns(b)] = -1
             slots.append(own)
-        # Each row is followed by another one round a circle of all rows, so none is its own.
-        circle = permutation(len(case.requests) + SPARE_TABLE_ROWS, case.seed, _TABLE_ROWS)
-        after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
-        return cls(case, tuple(slots), tuple(after[b] for b in range(len(case.requests))))
+        return cls(case, tuple(slots), table_rows(len(case.requests), case.seed))
 
     @cached_property
     def columns(self) -> tuple[tuple[int, ...], ...]:
@@ -112,32 +109,41 @@ class SlotLedger:
         """
         if self.table is not None:
             return self.table
-        import numpy as np
-
-        layout = self.case.layout
-        width = max(map(len, self.slots)) + 2 * layout.page_size
-        width = -(-width // layout.page_size) * layout.page_size
-        table = np.full((len(self.slots) + SPARE_TABLE_ROWS, width), layout.page_table_pad)
-        for row, own in zip(self.request_slots, self.slots, strict=True):
-            table[row, : len(own)] = np.where(own < 0, layout.page_table_pad, own)
-        return table
+        return token_table(self.case.layout, self.slots, self.request_slots)
 
 
-def _hand_out_pages(case: VerifyCase) -> list[Slots]:
-    """Page ids of each request in logical order."""
+def token_table(layout: KVLayout, slots: Sequence[Slots], request_slots: Sequence[int]) -> Slots:
+    """`SlotLedger.token_table` of any columns; `slots[b]` are the slots of request b's."""
     import numpy as np
 
-    layout, page = case.layout, case.layout.page_size
+    width = max(map(len, slots)) + 2 * layout.page_size
+    width = -(-width // layout.page_size) * layout.page_size
+    table = np.full((len(slots) + SPARE_TABLE_ROWS, width), layout.page_table_pad)
+    for row, own in zip(request_slots, slots, strict=True):
+        table[row, : len(own)] = np.where(own < 0, layout.page_table_pad, own)
+    return table
+
+
+def table_rows(requests: int, seed: int) -> tuple[int, ...]:
+    """Row of each request in the token table, never its own number."""
+    # Each row is followed by another one round a circle of all rows, so none is its own.
+    circle = permutation(requests + SPARE_TABLE_ROWS, seed, _TABLE_ROWS)
+    after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
+    return tuple(after[b] for b in range(requests))
+
+
+def hand_out_pages(layout: KVLayout, lengths: Sequence[int], seed: int) -> list[Slots]:
+    """Page ids of each request in logical order; `lengths` are columns, the prefix included."""
+    import numpy as np
+
+    page = layout.page_size
     free = np.arange(1 if layout.pad_slot == 0 else 0, layout.num_slots // page)
     if layout.order == "reversed":
         free = free[::-1]
     elif layout.order == "shuffled":
-        free = free[permuted(len(free), case.seed, _PAGES)]
+        free = free[permuted(len(free), seed, _PAGES)]
     shared = layout.shared_prefix // page
-    wanted = []
-    for b, request in enumerate(case.requests):
-        count = -(-(request.prefix_len + request.num_nodes) // page)
-        wanted.append(count if b == 0 else count - shared)
+    wanted = [-(-length // page) - (shared if b else 0) for b, length in enumerate(lengths)]
     if layout.order == "interleaved":
         # By turns, and in a turn by requests.
         turn = np.concatenate([np.arange(count) for count in wanted])

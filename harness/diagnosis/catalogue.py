@@ -8,6 +8,7 @@ from treeproof.diagnosis.candidate import CANDIDATE
 from treeproof.diagnosis.clipped_mask import CLIPPED_MASK
 from treeproof.diagnosis.committing import COMMITTING
 from treeproof.diagnosis.contract import CONTRACT
+from treeproof.diagnosis.drafting import DRAFTING
 from treeproof.diagnosis.heads import HEADS
 from treeproof.diagnosis.hypothesis import Hypothesis
 from treeproof.diagnosis.kept_prefix import KEPT_PREFIX
@@ -42,6 +43,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *COMMITTING,
     *SLOTS,
     *CANDIDATE,
+    *DRAFTING,
     *NUMBERS,
     *PRECISION,
     *LAYER,

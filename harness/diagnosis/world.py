@@ -23,6 +23,7 @@ from treeproof.diagnosis.evidence import (
     Walk,
 )
 from treeproof.diagnosis.ground import Ground, Seen
+from treeproof.diagnosis.laid_out import Draft, as_allotted, ways_of
 from treeproof.diagnosis.law import SOFTMAX, Law
 from treeproof.diagnosis.merging import Merge, merged, softmerge
 from treeproof.diagnosis.rerun import attended
@@ -65,6 +66,7 @@ class World:
     beside: Contract = frozenset()
     """Contracts that may be broken as well where what is stated shows; never alone."""
     merge: Merge = softmerge
+    draft: Draft = as_allotted
     masks_alone: bool = False
     """What is stated is so of masks; a list that says the same has another cause."""
     left: Mapping[int, tuple[int, int]] | None = None
@@ -91,6 +93,8 @@ class World:
             )
         if group == "merge":
             return merged(self.merge, like)
+        if group == "draft":
+            return self.draft(ways_of(self.ground.case)).as_far_as(like.found[group])
         if group == "links":
             return {name: self.links[name] for name in like.found[group]}
         if group == "accept":

@@ -24,6 +24,8 @@ _DECLARED: dict[str, Groups] = {
     "kv": frozenset({"slots", "lengths"}),
 }
 _STALE = "stale"
+_BY_ITSELF = frozenset({"draft", "merge"})
+"""Stages that are tried on something of their own, which no build has a part in."""
 
 Repaired = Callable[[Groups], Sequence[Failure]]
 """What still fails where these groups of a build are right."""
@@ -39,8 +41,7 @@ def behind(failure: Failure, seen: Observation) -> Groups:
     if failure.evidence == "declared" and failure.stage == "build":
         return _DECLARED.get(failure.identity, frozenset())
     own: set[Group] = {group for group, stage in STAGE_OF.items() if stage == failure.stage}
-    # A merge is tried on parts of its own.
-    return frozenset(own) if failure.stage == "merge" else frozenset(own | _BUILD)
+    return frozenset(own) if failure.stage in _BY_ITSELF else frozenset(own | _BUILD)
 
 
 def part_of(

@@ -11,6 +11,7 @@ from treeproof.faults import (
     candidates,
     commits,
     degenerate,
+    drafts,
     edges,
     engines,
     evicted,
@@ -76,6 +77,7 @@ FAULTS: tuple[Fault, ...] = (
     *kernels.FAULTS,
     *layouts.FAULTS,
     *samples.FAULTS,
+    *drafts.FAULTS,
 )
 
 

@@ -12,19 +12,11 @@ _ALLOCATOR = "an allocator and a prefix cache under test, over several rounds"
 _SCHEDULER = "a scheduler under test, over several rounds"
 
 _WHY: Mapping[str, tuple[str, str]] = {
-    "B006": (_DRAFT, "slots of drafting steps are laid out by branch; no stage hands them over"),
-    "B012": (
-        _DRAFT,
-        "only positions of drafting steps run ahead; those of the verify rows are right",
-    ),
-    "B013": (_DRAFT, "only the lengths of later drafting steps lag behind"),
     "B037": (
         "a launch whose lengths are shorter than its rows, as a captured graph is warmed up with",
         "rows that are aligned to the end have no key left",
     ),
     "B042": (_PROCESSED, "two ways to resolve a tie differ; accept is handed the argmax already"),
-    "B047": (_DRAFT, "the index buffer of drafting steps is too short for its branches"),
-    "B049": (_DRAFT, "slots of all drafting steps go into the table line of one"),
     "B057": (_SAMPLED, "a coin on the very edge accepts what has no probability"),
     "B058": (_SAMPLED, "the proposal tested is not the one drawn from"),
     "B059": (_SAMPLED, "a temperature is dropped, and the walk is greedy"),

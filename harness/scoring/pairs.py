@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from treeproof.contract.registry import Backend, load
 from treeproof.faults.fault import Fault
 
-SUBJECTS = ("direct-mask", "cascade", "page-table", "swa-window", "topology", "tiny-engine")
+PLAIN = "reference"
+"""Has the stages that no other backend of ours has; what others have is looked for there."""
+
+SUBJECTS = ("direct-mask", "cascade", "page-table", "swa-window", "topology", "tiny-engine", PLAIN)
 """Our own backends, which are right: whatever is wrong with them was planted.
 
 So are the Triton ones, which are asked for by name: they need Triton, and minutes for each of these'
@@ -30,13 +33,19 @@ def pairs(
     found: list[Pair] = []
     loaded = {name: load(name) for name in backends}
     for turn, fault in enumerate(faults):
-        able = [name for name, backend in loaded.items() if _fits(fault, backend)]
+        able = [name for name in able_to_have(fault, loaded) if _shows(fault, loaded[name])]
         if able:
             chosen = able if every_backend else [able[turn % len(able)]]
             found += [Pair(fault, name) for name in chosen]
     return found
 
 
-def _fits(fault: Fault, backend: Backend) -> bool:
-    """Whether it can be planted there, and shows on some case that the backend takes."""
-    return fault.applies(backend) and backend.capabilities.refusal(fault.smallest, "cpu") is None
+def able_to_have(fault: Fault, backends: Mapping[str, Backend]) -> list[str]:
+    """The backends that a fault can be planted into, `PLAIN` where no other can have it."""
+    able = [name for name, backend in backends.items() if fault.applies(backend)]
+    return [name for name in able if name != PLAIN] or able
+
+
+def _shows(fault: Fault, backend: Backend) -> bool:
+    """Whether it shows on some case that the backend takes."""
+    return backend.capabilities.refusal(fault.smallest, "cpu") is None
