@@ -29,7 +29,7 @@ _BRANCHED = (-1, 0, 0, 1)
 def _rewriting(rewrite: Rewrite) -> Plant:
     def around(right: Draft, step: DraftStep) -> Drafted:
         drafted = right(step)
-        return replace(drafted, **rewrite(drafted, step))  # type: ignore[arg-type]
+        return replace(drafted, **rewrite(drafted, step))
 
     return lambda backend: wrapped(backend, "draft", around)
 
