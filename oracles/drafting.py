@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from treeproof.oracles.traversal import Walk
+
 
 @dataclass(frozen=True)
 class BranchStep:
@@ -30,3 +32,27 @@ def branch_step(prefix_len: int, step: int) -> BranchStep:
     if prefix_len < 0 or step < 0:
         raise ValueError(f"prefix_len is {prefix_len}, step {step}: accepted are 0 and more")
     return BranchStep(prefix_len + step, range(prefix_len), range(step + 1))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of what the drafter runs on after a step: a hidden state with a token."""
+
+    node: int
+    """Whose hidden state it is."""
+    token: int
+    """What was emitted after that node."""
+    position: int
+    """Its logical index, and the column that the drafter's key goes to."""
+
+
+def extension(prefix_len: int, walk: Walk) -> tuple[Entry, ...]:
+    """Entries of an accepted path: each node's hidden state with the token that follows it.
+
+    The drafter predicts from what the target knew before a token and from the token itself, so the
+    two are one step apart. All keys that it wrote along the path while it drafted are written anew.
+    """
+    return tuple(
+        Entry(node, token, prefix_len + j)
+        for j, (node, token) in enumerate(zip(walk.nodes, walk.tokens, strict=True))
+    )

@@ -11,9 +11,10 @@ from treeproof.backends.reference.accept import accept as accept
 from treeproof.backends.reference.build import build as build
 from treeproof.backends.reference.commit import commit as commit
 from treeproof.backends.reference.draft import draft as draft
+from treeproof.backends.reference.extend import extend as extend
 from treeproof.backends.reference.sample import sample as sample
 from treeproof.backends.reference.select import select as select
-from treeproof.contract.drafting import Drafted, DraftStep
+from treeproof.contract.drafting import Drafted, DraftStep, Extended
 from treeproof.contract.inputs import (
     Accepted,
     Candidates,
@@ -39,7 +40,7 @@ from treeproof.contract.sampling import Sampling
     },
 )
 class Reference:
-    """Six stages; it has no attention of its own."""
+    """Seven stages; it has no attention of its own."""
 
     def draft(self, step: DraftStep) -> Drafted:
         return draft(step)
@@ -60,3 +61,6 @@ class Reference:
         self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor
     ) -> Committed:
         return commit(x, accepted, k_cache, v_cache)
+
+    def extend(self, x: VerifyInput, accepted: Accepted, hidden: Tensor) -> Extended:
+        return extend(x, accepted, hidden)

@@ -21,6 +21,7 @@ STAGES = (
     "accept",
     "sample",
     "commit",
+    "extend",
     "forward",
     "pool",
 )

@@ -73,3 +73,22 @@ def columns_to_draft(prefix_len: int, topk: int, num_steps: int, page_size: int)
         return prefix_len + topk * num_steps
     tail = prefix_len % page_size
     return prefix_len - tail + topk * -(-(tail + num_steps) // page_size) * page_size
+
+
+@dataclass(frozen=True)
+class Extended:
+    """What `extend` returns: what the drafter runs on before it drafts again. None: not made.
+
+    It runs on the path that was accepted, so that its keys there are those of verified tokens. Entry j
+    of request b pairs the target's hidden state of the j-th accepted row with the token emitted after
+    it; entries from `accept_len[b]` on are free.
+    """
+
+    tokens: Tensor | None = None
+    """(B, S+1) the tokens emitted, the bonus last."""
+    hidden: Tensor | None = None
+    """(B, S+1, H) hidden states of the accepted rows, as they were handed in."""
+    positions: Tensor | None = None
+    """(B, S+1) P_b + j, P_b being the boundary before the path was accepted."""
+    out_cache_loc: Tensor | None = None
+    """(B, S+1) slot of column P_b + j, where the drafter's key of entry j goes."""

@@ -23,7 +23,8 @@ KINDS = frozenset({
     "wrong-parent", "wrong-prefix-sum", "wrong-retrieve-index", "wrong-rotation", "wrong-selection",
     "wrong-shape", "wrong-slot", "wrong-table-length", "wrong-table-slot", "wrong-token",
     "wrong-type", "wrong-walk", "wrong-weight",
-    "tail-not-copied", "wrong-draft-position", "wrong-draft-slot",
+    "drafted-key-kept", "tail-not-copied", "wrong-draft-position", "wrong-draft-slot",
+    "wrong-hidden-row", "wrong-next-token",
 })  # fmt: skip
 
 _SEEN_ELSEWHERE = ("stale-", "malformed-")

@@ -9,6 +9,7 @@ from treeproof.diagnosis.clipped_mask import CLIPPED_MASK
 from treeproof.diagnosis.committing import COMMITTING
 from treeproof.diagnosis.contract import CONTRACT
 from treeproof.diagnosis.drafting import DRAFTING
+from treeproof.diagnosis.extending import EXTENDING
 from treeproof.diagnosis.heads import HEADS
 from treeproof.diagnosis.hypothesis import Hypothesis
 from treeproof.diagnosis.kept_prefix import KEPT_PREFIX
@@ -44,6 +45,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *SLOTS,
     *CANDIDATE,
     *DRAFTING,
+    *EXTENDING,
     *NUMBERS,
     *PRECISION,
     *LAYER,

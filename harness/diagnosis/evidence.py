@@ -20,7 +20,7 @@ from treeproof.properties.probes.influence import Influence
 
 Group = Literal[
     "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "merge", "accept",
-    "commit", "forward", "draft", "again", "contract",
+    "commit", "forward", "draft", "extend", "again", "contract",
 ]  # fmt: skip
 """Evidence that stands or falls together: a stage's answer, or one field of a build."""
 
@@ -147,7 +147,8 @@ class Observation:
     `positions` and `slots` (all rows; -1 for any pad slot on padding) and `lengths` (B,) are tuples
     of int; `links` maps field names to (B, Nmax) tuples; `tables` is a tuple of TableReads; `attend`
     an Attended; `merge` a Merged of what `properties.merging.parts` gives; `accept` a tuple of tuples
-    of Walk and `commit` a tuple of Commit, one a round; `forward` a Forward; `draft` a `laid_out.Phase`; `again` a tuple of Again; `contract` a
+    of Walk and `commit` a tuple of Commit, one a round; `forward` a Forward; `draft` a `laid_out.Phase`;
+    `extend` a tuple of `renewed.Round`, one a round; `again` a tuple of Again; `contract` a
     frozenset of (kind, stage, detail). Stages after `build` were given what a right build
     would have given them, so each group shows what its own stage does.
     """

@@ -26,6 +26,7 @@ from treeproof.diagnosis.ground import Ground, Seen
 from treeproof.diagnosis.laid_out import Draft, as_allotted, ways_of
 from treeproof.diagnosis.law import SOFTMAX, Law
 from treeproof.diagnosis.merging import Merge, merged, softmerge
+from treeproof.diagnosis.renewed import Extend, as_accepted
 from treeproof.diagnosis.rerun import attended
 from treeproof.diagnosis.scope import EVERYWHERE, Scope
 
@@ -67,6 +68,7 @@ class World:
     """Contracts that may be broken as well where what is stated shows; never alone."""
     merge: Merge = softmerge
     draft: Draft = as_allotted
+    extend: Extend = as_accepted
     masks_alone: bool = False
     """What is stated is so of masks; a list that says the same has another cause."""
     left: Mapping[int, tuple[int, int]] | None = None
@@ -95,6 +97,10 @@ class World:
             return merged(self.merge, like)
         if group == "draft":
             return self.draft(ways_of(self.ground.case)).as_far_as(like.found[group])
+        if group == "extend":
+            names = like.found[group][0] if like.found[group] else ()
+            rounds = self.extend(self.ground)
+            return tuple({name: made[name] for name in names} for made in rounds)
         if group == "links":
             return {name: self.links[name] for name in like.found[group]}
         if group == "accept":

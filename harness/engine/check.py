@@ -11,6 +11,7 @@ from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.drafts import judge_drafts
+from treeproof.engine.checks.extends import judge_extends
 from treeproof.engine.checks.forward import judge_forward
 from treeproof.engine.checks.launches import judge_launches, show_what_was_read
 from treeproof.engine.checks.malformed import judge_malformed_builds
@@ -103,6 +104,7 @@ def _run(trial: Trial) -> None:
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
         judge_samples(trial, built.x)
+        judge_extends(trial, built.x)
         judge_merges(trial)
         judge_selects(trial)
         judge_drafts(trial)

@@ -26,6 +26,7 @@ from treeproof.engine.checks.trial import Trial
 from treeproof.engine.observing.attend import observe_attend
 from treeproof.engine.observing.build import observe_build
 from treeproof.engine.observing.draft import observe_draft
+from treeproof.engine.observing.extend import observe_extend
 from treeproof.engine.observing.forward import observe_forward
 from treeproof.engine.observing.merge import observe_merge
 from treeproof.engine.observing.rounds import observe_accept, observe_commit
@@ -103,6 +104,7 @@ def _of_object(trial: Trial, found: dict[Group, Any]) -> None:
         lambda: observe_merge(trial, found),
         lambda: observe_accept(trial, x, found),
         lambda: observe_commit(trial, x, found),
+        lambda: observe_extend(trial, x, found),
         lambda: observe_forward(trial, x, found),
         lambda: observe_draft(trial, found),
     )

@@ -15,6 +15,7 @@ from treeproof.faults import (
     edges,
     engines,
     evicted,
+    extends,
     frontiers,
     heads,
     kernels,
@@ -78,6 +79,7 @@ FAULTS: tuple[Fault, ...] = (
     *layouts.FAULTS,
     *samples.FAULTS,
     *drafts.FAULTS,
+    *extends.FAULTS,
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_DRAFT = "stage draft"
 _SAMPLED = "sampled acceptance, with probabilities and coins in accept"
 _PROCESSED = "logits in accept, with what is done to them a row"
 _RECURRENT = "stage recur, with a state that commit restores"
@@ -27,7 +26,6 @@ _WHY: Mapping[str, tuple[str, str]] = {
     "B064": (_PROCESSED, "a sampling parameter is applied to the bonus row alone"),
     "B065": (_SCHEDULER, "a stop token in the middle of what was accepted is overlooked"),
     "B066": (_SCHEDULER, "tokens past the budget are charged and not delivered"),
-    "B072": (_DRAFT, "hidden rows for the next draft are not those of the accepted tokens"),
     "B073": (_ALLOCATOR, "surplus slots of a draft are never given back"),
     "B074": (_ALLOCATOR, "a window's live pages are freed by a length in another unit"),
     "B075": (_ALLOCATOR, "a cached draft key depends on a token that its cache key leaves out"),
@@ -42,7 +40,6 @@ _WHY: Mapping[str, tuple[str, str]] = {
     "B085": (_SCHEDULER, "a request runs again before its last result is back"),
     "B087": (_SCHEDULER, "lists of blocks differ between two ends of a transfer"),
     "B088": (_ALLOCATOR, "pages in use by others are freed with a cancelled request"),
-    "B089": (_DRAFT, "the drafter's keys are not replaced by those of the verified tokens"),
 }
 
 OUT_OF_REACH: Mapping[str, str] = {
