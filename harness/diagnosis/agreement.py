@@ -18,7 +18,7 @@ from treeproof.diagnosis.evidence import (
     Observation,
     TableReads,
 )
-from treeproof.diagnosis.ground import Seen
+from treeproof.diagnosis.ground import Ground, Seen
 from treeproof.diagnosis.kept import Kept
 from treeproof.diagnosis.merging import same_merge
 from treeproof.diagnosis.recomputed import outputs
@@ -82,36 +82,50 @@ def told_by(one: Again) -> list[Group]:
 
 def _same_attended(found: Attended, world: World, seen: Observation) -> bool:
     # Counts first: outputs take far longer, and are seldom reached.
-    return _kept_reads(found, world) and _same_numbers(found, world, seen)
+    return _same_reads(found, world) and _same_numbers(found, world, seen)
 
 
-_READS: Kept[bool] = Kept(1024)
-
-
-def _kept_reads(found: Attended, world: World) -> bool:
-    """What is read does not depend on a plain law, of which there are many."""
-    if not world.law.plain:
-        return _same_reads(found, world)
-    about = world.ground, world.seen, world.written, world.left, world.heads, world.others
-    return _READS.of(found, *about, make=lambda: _same_reads(found, world))
+_WRITES: Kept[bool] = Kept(1024)
+_READS: Kept[bool] = Kept(8192)
+_ORDER: Kept[list[int]] = Kept(64)
 
 
 def _same_reads(found: Attended, world: World) -> bool:
-    if found.writes is not None and dict(found.writes) != dict(writes_of(world)):
+    if not _WRITES.of(
+        *(found, world.ground, world.written, world.left),
+        make=lambda: found.writes is None or dict(found.writes) == dict(writes_of(world)),
+    ):
         return False
-    origin = origins(world)
-    place = {reading.request: (reading, list(reading.slots)) for reading in found.reads}
-    for i, row in enumerate(world.ground.rows):
-        reading, columns = place[row.b]
-        low, high = row_weights(world, i, origin)
-        if (high[-1] > 0) != (row.flat in found.unowned):
-            return False
-        low, high = as_counts(low[columns], high[columns])
-        if not same_counts(reading.high[row.row], high):
-            return False
-        if not same_counts(reading.low[row.row], low):
-            return False
-    return True
+    return all(_kept_row(found, world, i) for i in _wrong_first(found, world.ground))
+
+
+def _wrong_first(found: Attended, ground: Ground) -> list[int]:
+    """Rows that do not read what is right, and then the others, of which most statements say so."""
+    right = truth(ground)
+    rows = range(len(ground.rows))
+    return _ORDER.of(
+        found, ground, make=lambda: sorted(rows, key=lambda i: _kept_row(found, right, i))
+    )
+
+
+def _kept_row(found: Attended, world: World, i: int) -> bool:
+    """What is read does not depend on a plain law, of which there are many."""
+    if not world.law.plain:
+        return _same_row(found, world, i)
+    others = None if world.heads is None else world.others[i]
+    about = world.ground.rows[i], world.seen[i], world.written, world.heads, others
+    return _READS.of(found, *about, make=lambda: _same_row(found, world, i))
+
+
+def _same_row(found: Attended, world: World, i: int) -> bool:
+    row = world.ground.rows[i]
+    reading = next(reading for reading in found.reads if reading.request == row.b)
+    low, high = row_weights(world, i, origins(world))
+    if (high[-1] > 0) != (row.flat in found.unowned):
+        return False
+    columns = list(reading.slots)
+    low, high = as_counts(low[columns], high[columns])
+    return same_counts(reading.high[row.row], high) and same_counts(reading.low[row.row], low)
 
 
 def same_counts(a: Counts, b: Counts) -> bool:

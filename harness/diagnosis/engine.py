@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,8 @@ from torch import Tensor
 from treeproof.diagnosis.engine_logits import logits_of
 from treeproof.diagnosis.engine_reach import Layer, Line, Place, moves_of
 from treeproof.diagnosis.evidence import Forward
-from treeproof.diagnosis.ground import Key, Seen
+from treeproof.diagnosis.ground import Ground, Key, Seen
+from treeproof.diagnosis.kept import Kept
 from treeproof.generate.prefix_tokens import prefix_tokens
 from treeproof.properties.probes.influence import Influence, edges
 
@@ -77,7 +78,11 @@ class EngineRun:
 
     @property
     def _rows(self) -> tuple[Place, ...]:
-        return tuple((row.b, row.prefix + row.row) for row in self.world.ground.rows)
+        rows = self.world.ground.rows
+        kept: tuple[Place, ...] = self.world.ground.kept(
+            "places of rows", lambda: tuple((row.b, row.prefix + row.row) for row in rows)
+        )
+        return kept
 
     @property
     def _prefix_lens(self) -> tuple[int, ...]:
@@ -88,7 +93,10 @@ class EngineRun:
         """Tokens of each prefix; where prefixes are kept, of the first that is found as it is."""
         world, model = self.world, self.world.ground.model
         vocab = None if model is None else model.vocab_size
-        own = tuple(tuple(tokens.tolist()) for tokens in prefix_tokens(world.ground.case, vocab))
+        own: tuple[tuple[int, ...], ...] = world.ground.kept(
+            ("prefixes", vocab),
+            lambda: tuple(tuple(t.tolist()) for t in prefix_tokens(world.ground.case, vocab)),
+        )
         looked_up = world.looked_up
         if looked_up is None:
             return own
@@ -128,28 +136,32 @@ class EngineRun:
 
     def _lines(self, seen: Seen) -> list[Line] | None:
         """What each row reads; the order of keys is of no account."""
-        found = []
-        for row, keys in zip(self.world.ground.rows, seen, strict=True):
-            line = self._line(row.b, keys)
+        ground, found = self.world.ground, []
+        for row, keys in zip(ground.rows, seen, strict=True):
+            line = _LINES.of(ground, row, keys, make=partial(_line, ground, row.b, keys))
             if line is None:
                 return None
             found.append(line)
         return found
 
-    def _line(self, b: int, keys: Sequence[Key]) -> Line | None:
-        places = self._places[b]
-        if not all(key.k in places and key.v in places for key in keys):
-            return None
-        return tuple(sorted((places[key.k], places[key.v]) for key in keys))
 
-    @cached_property
-    def _places(self) -> list[dict[int, Place]]:
-        """Of each request, the token in each slot; in a shared one its own."""
-        ledger = self.world.ground.scene.ledger
-        return [
-            {**ledger.owner, **{slot: (b, c) for c, slot in enumerate(columns) if slot >= 0}}
-            for b, columns in enumerate(ledger.columns)
-        ]
+_LINES: Kept[Line | None] = Kept(8192)
+
+
+def _line(ground: Ground, b: int, keys: Sequence[Key]) -> Line | None:
+    places: dict[int, Place] = ground.kept("tokens of slots", partial(_places, ground))[b]
+    if not all(key.k in places and key.v in places for key in keys):
+        return None
+    return tuple(sorted((places[key.k], places[key.v]) for key in keys))
+
+
+def _places(ground: Ground) -> list[dict[int, Place]]:
+    """Of each request, the token in each slot; in a shared one its own."""
+    ledger = ground.scene.ledger
+    return [
+        {**ledger.owner, **{slot: (b, c) for c, slot in enumerate(columns) if slot >= 0}}
+        for b, columns in enumerate(ledger.columns)
+    ]
 
 
 def same_forward(found: Forward | EngineRun, run: EngineRun) -> bool:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from treeproof.contract.layout import MaskMode
-from treeproof.diagnosis.ground import Ground, Key, Row
+from treeproof.diagnosis.ground import Ground, Key, Row, as_keys
 from treeproof.diagnosis.hypothesis import reading
 from treeproof.diagnosis.world import World
 from treeproof.generate.pool import candidates
@@ -203,11 +203,12 @@ def as_account(
             for r in np.flatnonzero(tree[row.row]).tolist()
         ]
         prefix = ground.prefix(row.b)
-        uncut.append((*prefix, *own))
+        uncut.append(as_keys((*prefix, *own)))
         # No row's window begins before the root's.
         first = 0 if window is None else row.prefix + max(0, depth[row.row]) - window + 1
         own_first = -1 if window is None else row.prefix + depth[row.row] - window + 1
-        seen.append((*(k for k in prefix if k.at >= first), *(k for k in own if k.at >= own_first)))
+        front = (k for k in prefix if k.at >= first)
+        seen.append(as_keys((*front, *(k for k in own if k.at >= own_first))))
     return replace(right, uncut=tuple(uncut), seen=tuple(seen))
 
 

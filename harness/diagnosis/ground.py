@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
@@ -13,6 +13,7 @@ import torch
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.target_model import TargetModel
+from treeproof.diagnosis.kept import OneOfEqual
 from treeproof.generate.data import logical_data
 from treeproof.properties.kv import Move, moves
 from treeproof.properties.probes.launch import Contents
@@ -34,6 +35,14 @@ class Key(NamedTuple):
 
 Seen = tuple[tuple[Key, ...], ...]
 """Keys of each real row of the launch, in the order of `Ground.rows`."""
+
+_KEYS: OneOfEqual[tuple[Key, ...]] = OneOfEqual(1 << 18)
+
+
+def as_keys(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """What a row reads. Most statements differ from another in few rows; what follows from the
+    keys of the others is worked out once."""
+    return _KEYS.of(tuple(keys))
 
 
 @dataclass(frozen=True)
@@ -186,13 +195,13 @@ class Ground:
     def reads(self, row: Row, rows: Sequence[int] | None = None) -> tuple[Key, ...]:
         """The whole prefix and the given rows of the request (the path where None)."""
         chosen = row.path if rows is None else rows
-        return (*self.prefix(row.b), *(self.own(row.b, r) for r in chosen))
+        return as_keys((*self.prefix(row.b), *(self.own(row.b, r) for r in chosen)))
 
     def cut(self, keys: Sequence[Key], position: int) -> tuple[Key, ...]:
         """Those inside the window of a query at this position."""
         if self.window is None:
-            return tuple(keys)
-        return tuple(key for key in keys if position - self.window < key.at)
+            return as_keys(keys)
+        return as_keys(key for key in keys if position - self.window < key.at)
 
     # --- what is worked out once ---------------------------------------------------------------
 

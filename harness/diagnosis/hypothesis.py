@@ -8,7 +8,7 @@ from typing import Literal
 
 from treeproof.diagnosis.engine import Inside
 from treeproof.diagnosis.evidence import Group
-from treeproof.diagnosis.ground import Key, Row, Seen
+from treeproof.diagnosis.ground import Key, Row, Seen, as_keys
 from treeproof.diagnosis.scope import scopes
 from treeproof.diagnosis.world import World
 
@@ -124,7 +124,7 @@ def reading(right: World, keys_of: Callable[[Row], Iterable[Key] | None]) -> Wor
             uncut.append(right.uncut[i])
             seen.append(right.seen[i])
         else:
-            uncut.append(tuple(keys))
+            uncut.append(as_keys(keys))
             seen.append(ground.cut(uncut[-1], row.position))
     return replace(right, uncut=tuple(uncut), seen=tuple(seen))
 
@@ -132,7 +132,7 @@ def reading(right: World, keys_of: Callable[[Row], Iterable[Key] | None]) -> Wor
 def cutting(right: World, kept: Callable[[Row, tuple[Key, ...]], Iterable[Key]]) -> World:
     """The window keeps these of the keys that a row would read without it."""
     seen = tuple(
-        tuple(kept(row, keys)) for row, keys in zip(right.ground.rows, right.uncut, strict=True)
+        as_keys(kept(row, keys)) for row, keys in zip(right.ground.rows, right.uncut, strict=True)
     )
     return replace(right, seen=seen)
 

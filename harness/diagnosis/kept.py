@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+Items = TypeVar("Items", bound=tuple[Any, ...])
 
 
 class Kept(Generic[T]):
@@ -23,3 +24,22 @@ class Kept(Generic[T]):
                 self._found.clear()
             self._found[place] = objects, make()
         return self._found[place][1]
+
+
+class OneOfEqual(Generic[Items]):
+    """Of equal tuples always the same object, so that what follows from one is kept for all. Up to
+    `most` items are held, then it begins anew: equal tuples may be two objects, never the reverse."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+        self._found: dict[Items, Items] = {}
+
+    def of(self, items: Items) -> Items:
+        found = self._found.setdefault(items, items)
+        if found is items:
+            self._held += len(items)
+            if self._held > self._most:
+                self._found = {items: items}
+                self._held = len(items)
+        return found

@@ -16,6 +16,7 @@ import torch
 from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.diagnosis.evidence import KEPT, PADDED, Attended, Counts, KernelReads, Writes
 from treeproof.diagnosis.ground import Key, Row
+from treeproof.diagnosis.kept import Kept
 from treeproof.diagnosis.law import Law
 from treeproof.diagnosis.recomputed import by_heads, outputs
 from treeproof.properties.tables import Slots
@@ -117,8 +118,15 @@ def _weights(law: Law, row: Row, keys: Sequence[Key], origin: Slots, heads: int)
     return found
 
 
+_ORIGINS: Kept[Slots] = Kept(256)
+
+
 def origins(world: World) -> Slots:
     """(num_slots,) slot whose right V each slot holds after the launch; -1: no request's."""
+    return _ORIGINS.of(world.ground, world.written, make=lambda: _origins(world))
+
+
+def _origins(world: World) -> Slots:
     row_slot = world.ground.row_slot
     origin = world.ground.bare.copy()
     for slot, (_, row) in world.written.items():
