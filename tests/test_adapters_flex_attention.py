@@ -70,7 +70,7 @@ def case_of(*requests: Request, dtype: str = "float32", **fields: Any) -> Verify
 @pytest.mark.parametrize(
     "unit",
     [
-        pytest.param(unit, id=unit.shape.name, marks=[pytest.mark.long] * (i % 3 > 0))
+        pytest.param(unit, id=unit.shape.name, marks=[pytest.mark.long] * (i % 6 > 0))
         for i, unit in enumerate(UNITS)
     ],
 )

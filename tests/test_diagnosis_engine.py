@@ -1,6 +1,7 @@
 """Causes that only the logits of a whole engine show."""
 
 from functools import cache
+from zlib import crc32
 
 import pytest
 import torch
@@ -109,6 +110,13 @@ EACH = [
     for name, engines in BROKEN.items()
     for number in range(len(engines))
 ]
+# Taking a cause away is tried for a sixth of them.
+TAKEN_AWAY = [
+    pytest.param(
+        *one.values, id=one.id, marks=[pytest.mark.long] * (crc32(one.id.encode()) % 6 > 0)
+    )
+    for one in EACH
+]
 
 
 @cache
@@ -121,15 +129,20 @@ def diagnosis_of(engine, case, hypotheses=HYPOTHESES):
 
 
 @pytest.mark.parametrize(("name", "number"), EACH)
-def test_the_cause_of_a_broken_engine_is_named_and_no_other_in_its_place(name, number):
+def test_the_cause_of_a_broken_engine_is_named(name, number):
     engine, situation = BROKEN[name][number]
     case = case_of(situation)
     assert seen(engine, case).found.keys() == {"forward", "contract"}
     found = diagnosis_of(engine, case)
     assert found.cause == name, found
     assert found.groups == ("forward",)
+
+
+@pytest.mark.parametrize(("name", "number"), TAKEN_AWAY)
+def test_a_cause_that_is_not_among_the_hypotheses_is_unknown_and_never_another(name, number):
+    engine, situation = BROKEN[name][number]
     others = tuple(h for h in HYPOTHESES if h.name != name)
-    assert diagnosis_of(engine, case, others).cause == UNKNOWN
+    assert diagnosis_of(engine, case_of(situation), others).cause == UNKNOWN
 
 
 def test_a_right_engine_has_no_diagnosis():

@@ -112,16 +112,16 @@ class RoundsFromFive(Plain):
 LARGE = Situation(trees=(COMB,), prefixes=(0,), pads=(0,), heads=(1, 1), dims=(8, 8))
 IN_PART = [
     (CapsTheTree, CAPPED, "softcap-missing", "for keys of the prefix"),
-    (broken(beside_sink=no_sink), SINKS, "sinks-missing", "in the last head"),
+    pytest.param(broken(beside_sink=no_sink), SINKS, "sinks-missing", "in the last head", marks=pytest.mark.long),
     (
         broken(beside_sink=no_sink), replace(SINKS, heads=(1, 1)), "sinks-missing",
         "in the last head",
     ),
-    (broken(slope=no_slope), replace(ALIBI, heads=(4, 2)), "alibi-missing", "in odd heads"),
+    pytest.param(broken(slope=no_slope), replace(ALIBI, heads=(4, 2)), "alibi-missing", "in odd heads", marks=pytest.mark.long),
     (other_heads({1, 2, 3}, "keys", rows_read(causal)), ALONE, "one-head-only", "the first head: causal-mask"),
     (merged(exp2_from_the_top), TINY, "base-2-lse", "natural ones read as base 2, a natural logarithm added to the larger one"),
     (merged(lambda a, b: (*soft(a, b)[1::-1], soft(a, b)[2])), ONE, "merge-unweighted", "by each other's"),
-    (merged(lambda a, b: (0.5, 0.5, torch.logaddexp(a, b))), EMPTY, "merge-unweighted", "empty parts too"),
+    pytest.param(merged(lambda a, b: (0.5, 0.5, torch.logaddexp(a, b))), EMPTY, "merge-unweighted", "empty parts too", marks=pytest.mark.long),
     pytest.param(rounding(halved), ONE, "low-precision-accumulator", "weights and values and sums in float16, relative to the largest", marks=pytest.mark.long),
     pytest.param(rounding(one_by_one), ONE, "low-precision-accumulator", "weights and values and the sum key by key in float16, relative to the largest", marks=pytest.mark.long),
     (ROUNDED, FOUR, "low-precision-accumulator", "weights in bfloat16, relative to the largest"),
@@ -134,6 +134,17 @@ def test_what_is_so_in_a_part_is_named_with_the_part(kernel, situation, name, de
     found = found_in(kernel, situation)
     assert (found.cause, found.candidates[0]) == (name, name)
     assert found.detail.startswith(detail)
+
+
+# Of a law, of what is read, of a merge; the others where long tests are asked for.
+@pytest.mark.parametrize(
+    ("kernel", "situation", "name"),
+    [
+        pytest.param(*values[:3], marks=[pytest.mark.long] * (i not in (0, 4, 6)))
+        for i, values in enumerate(getattr(one, "values", one) for one in IN_PART)
+    ],
+)
+def test_a_cause_in_a_part_that_is_not_among_the_hypotheses_is_unknown(kernel, situation, name):
     others = tuple(h for h in HYPOTHESES if h.name != name)
     assert found_in(kernel, situation, others).cause == UNKNOWN
 
@@ -152,7 +163,14 @@ def cut_off(p, v):
     return bits.double() @ v
 
 
-@pytest.mark.parametrize("what", [off, noisy, cut_off])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(off, marks=pytest.mark.long),
+        pytest.param(noisy, marks=pytest.mark.long),
+        cut_off,
+    ],
+)
 def test_a_kernel_that_is_slightly_off_in_another_way_has_no_low_precision(what):
     assert found_in(rounding(what), ONE).cause == UNKNOWN
 

@@ -17,9 +17,10 @@ def attend(x, q, k, v, k_cache, v_cache):
 TESTS = """
 import treeproof
 
-test_it = treeproof.make_tests(BACKEND, examples=48, reduce=False)
+test_it = treeproof.make_tests(BACKEND, examples=24, reduce=False)
 """
-GROUPS = "float32"
+# Two of the shape groups: one for each of two processes.
+GROUPS = "float32-2x2 or float32-4x1"
 KNOWN = {"backend": '"raiser"', "identity": '"contract"', "kind": '"raises"'}
 
 
@@ -40,7 +41,10 @@ def outcomes(result: pytest.RunResult) -> set[str]:
     return result.parseoutcomes().keys() & {"passed", "failed", "xfailed", "xpassed"}
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["one process", "two"])
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param(False, id="one process"), pytest.param(True, id="two", marks=pytest.mark.long)],
+)
 def test_what_the_ledger_tolerates_is_an_expected_failure(
     pytester: pytest.Pytester, processes: bool
 ) -> None:
@@ -56,19 +60,24 @@ def test_what_the_ledger_tolerates_is_an_expected_failure(
     result.stdout.fnmatch_lines(["*no identity violated*"])
 
 
+@pytest.mark.long
 def test_a_kind_that_no_entry_names_fails_still(pytester: pytest.Pytester) -> None:
     result = session(pytester, entry(**{**KNOWN, "kind": '"wrong-shape"'}))
     assert outcomes(result) == {"failed"}
     result.stdout.fnmatch_lines(["*contract: raises*"])
 
 
+@pytest.mark.long
 def test_an_expired_entry_tolerates_nothing(pytester: pytest.Pytester) -> None:
     result = session(pytester, entry(**KNOWN, expires=in_days(-1)))
     assert outcomes(result) == {"failed"}
     result.stdout.fnmatch_lines([f"*expired on {in_days(-1)}, tolerates nothing any more*"])
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["one process", "two"])
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param(False, id="one process", marks=pytest.mark.long), pytest.param(True, id="two")],
+)
 def test_a_known_failure_that_does_not_fail_any_more_fails_the_session(
     pytester: pytest.Pytester, processes: bool
 ) -> None:
@@ -112,6 +121,7 @@ def test_a_ledger_that_cannot_be_used_is_a_usage_error(pytester: pytest.Pytester
     result.stderr.fnmatch_lines(["ERROR: treeproof: *known.toml: entry 1: reason is 'no tracker'*"])
 
 
+@pytest.mark.long
 def test_the_table_of_pyproject_names_the_ledger_beside_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS.replace("BACKEND", "'raiser.py'"))
     (pytester.path / "raiser.py").write_text(RAISER)
