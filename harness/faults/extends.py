@@ -70,7 +70,7 @@ def _own_token(done: Extended, x: VerifyInput, accepted: Accepted, hidden: Tenso
     return replace(done, tokens=x.draft_token[accepted.accept_index.clamp(min=0)])
 
 
-_PAIRED = (
+_PAIRED: tuple[Wrong[Does], ...] = (
     Wrong(
         "hidden-of-another-row", "first-rows",
         "the drafter gets the hidden states of a request's first rows, and not of accepted ones",
@@ -100,7 +100,7 @@ _PAIRED = (
     ),
 )  # fmt: skip
 
-_WRITTEN = (
+_WRITTEN: tuple[Wrong[Does], ...] = (
     Wrong(
         "drafted-keys-kept", "all-but-last",
         "the drafter runs on the bonus alone, and keeps the keys that it guessed while drafting",
@@ -115,7 +115,7 @@ _WRITTEN = (
     ),
 )  # fmt: skip
 
-_PLACED = (
+_PLACED: tuple[Wrong[Does], ...] = (
     Wrong(
         "extend-from-new-boundary", "",
         "the accepted path stands behind the boundary that it has moved",
