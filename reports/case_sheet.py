@@ -5,6 +5,7 @@ from __future__ import annotations
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.ledger import SlotLedger
 from treeproof.reports.drawing import draw_request
+from treeproof.reports.script_lines import script_lines
 from treeproof.reports.visibility import ranges, visibility_lines
 
 MAX_ROWS = 40
@@ -13,10 +14,22 @@ MAX_ROWS = 40
 
 def case_lines(case: VerifyCase) -> list[str]:
     """The whole sheet."""
-    ledger = SlotLedger.of(case)
     lines = [f"case {case.id}: {summary(case)}", *_settings(case)]
+    if case.script:
+        return [*lines, "", *script_lines(case), *_drafted_trees(case)]
+    ledger = SlotLedger.of(case)
     for b in range(len(case.requests)):
         lines += ["", *request_lines(case, ledger, b)]
+    return lines
+
+
+def _drafted_trees(case: VerifyCase) -> list[str]:
+    """What is drafted for each request, in every round, without the tokens that it gets there."""
+    lines = []
+    for b, request in enumerate(case.requests):
+        padded = f", {count(request.pad_rows, 'padded row')}" if request.pad_rows else ""
+        lines += ["", f"request {b}: {count(request.num_nodes, 'node')}{padded}"]
+        lines += [f"  {line.text}" for line in draw_request(request)]
     return lines
 
 
@@ -31,8 +44,10 @@ def summary(case: VerifyCase) -> str:
     lengths = " ".join(str(request.prefix_len) for request in case.requests[:6])
     prefixes = "prefix" if len(case.requests) == 1 else "prefixes"
     more = " …" if len(case.requests) > 6 else ""
+    steps = f", script of {count(len(case.script), 'step')}" if case.script else ""
     return (
         f"{count(len(case.requests), 'request')}, {count(rows, 'row')}, {prefixes} {lengths}{more}"
+        f"{steps}"
     )
 
 

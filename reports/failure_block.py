@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from rich.text import Text
 
 from treeproof.contract.case import Request, VerifyCase
@@ -18,11 +19,12 @@ from treeproof.reports.cause import cause_text
 from treeproof.reports.console import command, prose
 from treeproof.reports.drawing import bracket, draw_request
 from treeproof.reports.recovered import recovered_lines
+from treeproof.reports.script_lines import script_lines
 from treeproof.reports.visibility import legend, visibility_lines
 
 MAX_LINES = 40
-_TREE, _ROWS = 14, 6
-"""Lines for the tree and for rows whose keys differ; the rest of the 40 is for words."""
+_TREE, _ROWS, _STEPS = 14, 6, 12
+"""Lines for the tree, for rows whose keys differ and for a script; the rest of the 40 is for words."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,14 @@ def _case_part(what: Explained, case: VerifyCase) -> list[Text]:
     if what.varies:
         lines += [prose(f"  {part}") for part in _wrapped(f"varies freely: {what.varies}", 3)]
     lines.append(Text(""))
+    if case.script:
+        lines += [prose(f"  {line}") for line in script_lines(case, _STEPS)]
+        lines.append(Text(""))
     if len(case.requests) > 1:
         lines.append(Text(f"  request {b}", style="dim"))
+    if case.script:  # its columns move from round to round
+        drawn = _tree(replace(what.failure, column=None), request, None)
+        return [*lines, *(Text(f"  {line}") for line in drawn)]
     lines += [Text(f"  {line}") for line in _tree(what.failure, request, case.shape.window)]
     failures = what.checked.failures if what.checked else (what.failure,)
     lines += _keys(failures, b, what.failure.row, request, case.shape.window)

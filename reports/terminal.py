@@ -74,6 +74,7 @@ def figures(run: Run) -> list[str]:
         f"time     {seconds}; in all workers: {parts}",
         *_rate(run, checks),
         *_margins(run),
+        *_rounds(run),
         *_kernels(run),
         f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
         f"device {run.meta.device}",
@@ -97,6 +98,21 @@ def _rate(run: Run, checks: int) -> list[str]:
 def _margins(run: Run) -> list[str]:
     worst = [f"{dtype} {margin:.2g}" for dtype, margin in margins_by_dtype(run).items()]
     return [f"margins  {', '.join(worst)}"] if worst else []
+
+
+def _rounds(run: Run) -> list[str]:
+    """What scripts came to, all backends together."""
+    found = [check.generated for check in run.checks if check.generated is not None]
+    if not found:
+        return []
+    requests, rounds, tokens, ties = (
+        sum(getattr(one, name) for one in found)
+        for name in ("requests", "rounds", "tokens", "ties")
+    )
+    return [
+        f"rounds   {count(requests, 'generation')} in {count(rounds, 'round')}, "
+        f"{count(tokens, 'token')}, of which {count(ties, 'tie')} that rounding leaves open"
+    ]
 
 
 def _kernels(run: Run) -> list[str]:

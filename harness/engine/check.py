@@ -30,6 +30,7 @@ from treeproof.engine.checks.unable import DeviceLimit
 from treeproof.engine.serving.check import serve
 from treeproof.engine.serving.machine import Refused
 from treeproof.properties.batch import judge_batch
+from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, raised
 
 __all__ = ["CheckOptions", "check_case"]
@@ -67,11 +68,18 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
 
 
 def _check_script(case: VerifyCase, backend: Backend, options: CheckOptions) -> Checked:
+    trial = Trial(backend, options, Scene.of(case, options.device))
     try:
-        trial = serve(case, backend, options)
+        serve(case, trial)
     except BackendUnavailable as error:
-        status: Status = "unsupported" if isinstance(error, DeviceLimit) else "unavailable"
-        return _no_verdict(case, backend, options, status, str(error))
+        if not trial.failures:
+            status: Status = "unsupported" if isinstance(error, DeviceLimit) else "unavailable"
+            return _no_verdict(case, backend, options, status, str(error))
+        trial.broke(raised(trial.stage, error))
+    except RuntimeError as error:
+        if not is_device_fault(error):
+            raise
+        trial.broke(raised(trial.stage, error))
     except Refused as refused:
         return _no_verdict(case, backend, options, "unsupported", str(refused))
     _fill_gaps(trial)
@@ -119,8 +127,10 @@ def _run(trial: Trial) -> None:
 def _fill_gaps(trial: Trial) -> None:
     """Judge the contract, and say of every wanted verdict that is still missing why it is."""
     have = {(cell.identity, cell.evidence) for cell in trial.cells}
+    # Rounds that came to their end have shown what rounds can show.
+    through = trial.case.script and trial.runs("rounds") and not trial.broken
     evidences: tuple[Evidence, ...] = ("declared", "measured")
-    for identity in COLUMNS:
+    for identity in () if through else COLUMNS:
         for evidence in evidences:
             only_measured = identity in ("output", "contract") and evidence == "declared"
             if identity != "contract" and not only_measured and (identity, evidence) not in have:
@@ -142,8 +152,6 @@ def _fill_gaps(trial: Trial) -> None:
 
 def _why_missing(trial: Trial, identity: Identity, evidence: Evidence) -> str:
     off = sorted(set(PROBES) - trial.options.probes)
-    if trial.case.script and trial.runs("rounds"):
-        return "rounds give no such evidence"
     if evidence == "declared":
         stage = "build"
     else:

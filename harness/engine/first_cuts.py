@@ -27,7 +27,8 @@ def _a_root(case: VerifyCase) -> VerifyCase:
 
 def _bare(case: VerifyCase) -> VerifyCase:
     """The same without any prefix, which makes most of what a case costs."""
-    return _plain(simplify.each_request(case, simplify.without_prefix))
+    least = 1 if case.script else 0  # a script needs a prompt
+    return _plain(simplify.each_request(case, partial(simplify.with_prefix, length=least)))
 
 
 def _shortened(search: Search) -> bool:

@@ -1,9 +1,9 @@
 """From a failing case to a small one that fails in the same way.
 
-Order: what is dear to check goes first (requests, prefix, pages, subtrees, nodes), in big cuts and
+Order: what is dear to check goes first (requests, steps, prefix, pages, subtrees, nodes), in big cuts and
 then in small ones; then row order, padding, heads, head dims, window, values. Round after round,
 until a whole round changes nothing and a last sweep has tried each single removal: the result is
-then minimal, for no single request, node, prefix token, padded row, head or page can be left out.
+then minimal, for no single request, step, node, prefix token, padded row, head or page can be left out.
 Last come exchanges, in which more goes than comes; each that holds is followed by such rounds.
 """
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.layout import MaskLayout, MaskMode
 from treeproof.contract.shape import AttentionShape, Full
-from treeproof.engine import simplify
+from treeproof.engine import scripted, simplify
 from treeproof.engine.exchanges import exchanges
 from treeproof.engine.first_cuts import cut_first
 from treeproof.engine.removals import Edit, one_head_less, single_removals
@@ -131,6 +131,24 @@ def _requests(search: Search) -> None:
         kept = set(range(len(search.case.requests))) - {b}
         if kept:
             search.attempt(partial(simplify.keep_requests, kept=kept))
+
+
+def _steps(search: Search) -> None:
+    """Chunks of the script, then single steps, then what a step does."""
+    chunk = len(search.case.script) // 2
+    while chunk:
+        end = len(search.case.script)
+        while end > 0:
+            start = max(0, end - chunk)
+            search.attempt(partial(scripted.without_steps, start=start, end=end))
+            end = start
+        chunk //= 2
+    for i in range(len(search.case.script)):
+        while any(
+            search.attempt(partial(scripted.with_step, index=i, step=plainer))
+            for plainer in list(scripted.plainer_steps(search.case.script[i]))
+        ):
+            pass
 
 
 def _nodes_of_all(search: Search) -> None:
@@ -301,6 +319,7 @@ def _values(search: Search) -> None:
 
 _PASSES = (
     _requests,
+    _steps,
     _prefix,
     _layout,
     _nodes_of_all,

@@ -7,16 +7,17 @@ from functools import partial
 
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.shape import AttentionShape
-from treeproof.engine import simplify
+from treeproof.engine import scripted, simplify
 
 Edit = Callable[[VerifyCase], VerifyCase]
 
 
 def single_removals(case: VerifyCase) -> Iterator[Edit]:
-    """Edits that leave out one request, node, prefix token, padded row, head or page of this case.
+    """Edits that leave out one step, request, node, prefix token, padded row, head or page of this case.
 
     A page is one of the cache, one of a prefix, one that is shared, or the half of every one.
     """
+    yield from scripted.single_removals(case)
     count = len(case.requests)
     for b in range(count) if count > 1 else ():
         yield partial(simplify.keep_requests, kept=set(range(count)) - {b})

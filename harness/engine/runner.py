@@ -114,10 +114,14 @@ class _Session:
     idle_losses: int = 0
     """Workers that ended while they checked nothing."""
     failed: bool = False
+    last_begun: bool = False
+    """Sources that come last have begun."""
     first_verdict: float = 0.0
     last_verdict: float = 0.0
     kept: set[str] = field(default_factory=set)
     """Cases in which something failed."""
+    faulty: set[str] = field(default_factory=set)
+    """Backends that failed in a single step."""
     exit_code: int | None = None
     """Set where it is not for the checks to decide."""
     reason: str = ""
@@ -206,6 +210,8 @@ class _Session:
         return time.time() + self.settings.time_limit - (time.monotonic() - self.started)
 
     def _start(self, drawn: Drawn) -> None:
+        if drawn.source.last:
+            self._settle_all()
         wanted = drawn.source.backends
         takers: dict[VerifyCase, list[BackendMeta]] = {}
         for backend in self.backends:
@@ -214,6 +220,13 @@ class _Session:
                 takers.setdefault(stored(drawn.case, layouts), []).append(backend)
         for case, backends in (takers or {drawn.case: []}).items():
             self._give(case, backends, drawn)
+
+    def _settle_all(self) -> None:
+        """Wait for what is under way, but for other scripts."""
+        while not self.last_begun and self.pool.busy:
+            for outcome in self.pool.wait():
+                self._settle(outcome)
+        self.last_begun = True
 
     def _give(self, case: VerifyCase, backends: Sequence[BackendMeta], drawn: Drawn) -> None:
         self.folder.write_case(case)
@@ -242,6 +255,8 @@ class _Session:
         """Why the backend is not launched on this case; empty where it is."""
         if self._given_up(backend):
             return f"given up in this run: it cost {MOST_LOSSES} workers"
+        if self.last_begun and backend.name in self.faulty:
+            return "its single steps fail, and rounds are made of them"
         entry = self.ledger.quarantine(case, backend)
         if entry is None:
             return ""
@@ -264,6 +279,8 @@ class _Session:
         self.failed |= bool(self.ledger.untolerated(case, backend, checked))
         if checked.failures:
             self.kept.add(case.id)
+            if not case.script:
+                self.faulty.add(checked.backend)
 
     def _settle(self, outcome: Done | Lost) -> None:
         if outcome.checks:

@@ -15,6 +15,7 @@ from treeproof.contract.case import Request, VerifyCase, pages_needed
 from treeproof.contract.layout import KVLayout, MaskLayout
 from treeproof.contract.shape import Full, Window
 from treeproof.contract.tree import CandidateTree
+from treeproof.engine.scripted import following, renumbered
 
 
 def with_request(case: VerifyCase, index: int, request: Request) -> VerifyCase:
@@ -23,7 +24,9 @@ def with_request(case: VerifyCase, index: int, request: Request) -> VerifyCase:
 
 
 def keep_requests(case: VerifyCase, kept: Collection[int]) -> VerifyCase:
-    return _fitted(case, requests=tuple(case.requests[b] for b in sorted(kept)))
+    new = {b: i for i, b in enumerate(sorted(kept))}
+    script = renumbered(case.script, new)
+    return _fitted(case, requests=tuple(case.requests[b] for b in new), script=script)
 
 
 def keep_nodes(request: Request, kept: Collection[int]) -> Request:
@@ -155,6 +158,8 @@ def with_pages(case: VerifyCase, count: int) -> VerifyCase:
 def simplest_layout(case: VerifyCase) -> VerifyCase:
     """Pages of one slot in logical order, nothing shared, nothing evicted, no slot to spare."""
     pages = pages_needed(case.requests, KVLayout(page_size=1, num_slots=1))
+    if case.script:  # its requests grow
+        pages = case.layout.num_slots
     return replace(case, layout=KVLayout(page_size=1, num_slots=pages))
 
 
@@ -168,7 +173,7 @@ def simplest_shape(case: VerifyCase) -> VerifyCase:
         head_dim=lanes,
         v_head_dim=lanes,
         dtype="float32",
-        rotary=None,
+        rotary=case.shape.rotary if case.script else None,
         visibility=Full(),
         scale=None,
         softcap=None,
@@ -198,7 +203,9 @@ def _fitted(case: VerifyCase, **changes: Any) -> VerifyCase:
         evicted=layout.evicted and shape.window is not None,
     )
     slots = max(layout.num_slots, pages_needed(requests, layout) * page)
-    return replace(case, **{**changes, "layout": replace(layout, num_slots=slots)})
+    script = following(changes.get("script", case.script), requests)
+    layout = replace(layout, num_slots=slots)
+    return replace(case, **{**changes, "layout": layout, "script": script})
 
 
 def _roomy(layout: KVLayout, changes: dict[str, Any]) -> KVLayout:

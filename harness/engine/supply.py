@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from treeproof.generate.units import WorkUnit
 
 
+CASES_A_SCRIPT = 18
+"""A script takes about as long as so many cases of one step."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Some cases, made when they are needed; for these backends only, None for all."""
@@ -33,6 +37,8 @@ class Source:
     backends: frozenset[str] | None = None
     varied: bool = False
     """Each backend gets the cases in one of the cache layouts that it takes."""
+    last: bool = False
+    """Only once all cases before have been settled, and only for backends that pass them."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,18 @@ def drawn_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> li
     from treeproof.generate.units import units
 
     drawn = units(settings.profile, settings.seed, settings.examples, settings.dtype)
-    return [source for unit in drawn for source in _unit_sources(unit, able)]
+    single = [source for unit in drawn for source in _unit_sources(unit, able)]
+    return [*single, *_script_sources(settings, sum(unit.count for unit in drawn))]
+
+
+def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
+    """Scripts of many rounds come last: what fails in one step is no news in several."""
+    from treeproof.generate.scripts import draw_scripts, script_units
+
+    if settings.dtype not in (None, "float32"):
+        return []
+    drawn = script_units(settings.profile, settings.seed, cases // CASES_A_SCRIPT)
+    return [Source(unit.name, partial(draw_scripts, unit), last=True) for unit in drawn]
 
 
 def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:

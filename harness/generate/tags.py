@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from treeproof.contract.case import MaskMode, Request, VerifyCase
+from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round
 from treeproof.contract.tree import CandidateTree
 
 EDGE_ROWS = (31, 32, 33, 63, 64, 65, 127, 128, 129)
@@ -75,11 +76,23 @@ EVENT_CLASSES: tuple[str, ...] = (
 LAYOUT_CLASSES = tuple(f"caches:{storage}" for storage in ("HND", "layered", "interleaved"))
 """Cases of those backends that take caches which are not contiguous."""
 
+SCRIPT_CLASSES = tuple(
+    f"rounds:{kind}"
+    for kind in (
+        "two", "more", "chunked-prefill", "shared-prefix", "none-accepted", "all-accepted",
+        "several-requests", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
+    )
+)  # fmt: skip
+"""Of cases with a script."""
+
 _RANK = {name: rank for rank, name in enumerate((*EVENT_CLASSES, *LAYOUT_CLASSES))}
 
 
 def tags(case: VerifyCase) -> tuple[str, ...]:
     """Event classes of a case, in the order of EVENT_CLASSES, and then of LAYOUT_CLASSES."""
+    if case.script:  # what its requests are in a single step, they are not here
+        found = set(_script(case))
+        return tuple(name for name in SCRIPT_CLASSES if name in found)
     found = {*_shape(case), *_layout(case), *_batch(case), f"batch:{len(case.requests)}"}
     for b, request in enumerate(case.requests):
         found.update(_request(request))
@@ -87,6 +100,41 @@ def tags(case: VerifyCase) -> tuple[str, ...]:
         found.update(_windows(case, b))
     # Batches, pages and row counts that are no class are left out.
     return tuple(sorted((tag for tag in found if tag in _RANK), key=_RANK.__getitem__))
+
+
+def _script(case: VerifyCase) -> Iterator[str]:
+    rounds = [step for step in case.script if isinstance(step, Round)]
+    yield "rounds:two" if len(rounds) == 2 else "rounds:more"
+    if case.layout.shared_prefix:
+        yield "rounds:shared-prefix"
+    for one in rounds:
+        if len(one.turns) > 1:
+            yield "rounds:several-requests"
+        if one.idle:
+            yield "rounds:idle-requests"
+        for turn in one.turns:
+            tree = case.requests[turn.request].tree
+            nodes = len(tree) if turn.nodes is None else turn.nodes
+            if turn.accept == 0 and nodes > 1:
+                yield "rounds:none-accepted"
+            if turn.accept and tree.depth[turn.accept] == max(tree.depth[:nodes]):
+                yield "rounds:all-accepted"
+    left: dict[int, int] = {}
+    gone: set[int] = set()
+    for step in case.script:
+        if isinstance(step, Admit):
+            left[step.request] = case.requests[step.request].prefix_len
+            if step.request in gone:
+                yield "rounds:comes-again"
+        elif isinstance(step, Prefill) and step.request in left:
+            left[step.request] -= step.tokens
+            if left[step.request] > 0:
+                yield "rounds:chunked-prefill"
+        elif isinstance(step, Finish) and step.request in left:
+            gone.add(step.request)
+            yield "rounds:cancelled" if left.pop(step.request) > 0 else "rounds:one-leaves"
+        elif isinstance(step, Evict):
+            yield "rounds:evicted"
 
 
 def topology(tree: CandidateTree) -> str:

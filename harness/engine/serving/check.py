@@ -5,13 +5,10 @@ from __future__ import annotations
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Generated
 from treeproof.contract.failure import Cell, Identity
-from treeproof.contract.registry import Backend
-from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.stages import close
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.machine import Machine
 from treeproof.engine.serving.verify import Wrong
-from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation
 
 _MEASURED: tuple[tuple[Identity, str], ...] = (
@@ -26,31 +23,33 @@ _MEASURED: tuple[tuple[Identity, str], ...] = (
 NOTHING_RAN = "no round of the script could be run"
 
 
-def serve(case: VerifyCase, backend: Backend, options: CheckOptions) -> Trial:
+def serve(case: VerifyCase, trial: Trial) -> None:
     """Run the script. What the backend does wrong is noted, and the script ends there.
 
     Raises Refused where a round lies outside its capabilities.
     """
-    trial = Trial(backend, options, Scene.of(case, options.device))
+    whole = trial.subject
     if not trial.has("attend"):
         trial.broken = "reference: no attend stage of its own"
-        return trial
+        return
     if not trial.runs("rounds"):
-        return trial
+        return
     machine: Machine | None = None
     with trial.probing("rounds"):
         try:
-            trial.instance = trial.call("plan", backend.make)
+            trial.instance = trial.call("plan", trial.backend.make)
             machine = Machine(case, trial)
             machine.run()
         except Violation as violation:
             trial.broke(violation)
         except Wrong:
             pass
+        finally:
+            trial.subject = whole
+    if machine is not None:
+        trial.failures = [machine.placed(failure) for failure in trial.failures]
     close(trial, trial.instance)
     _verdicts(trial, machine)
-    trial.subject = Scene.of(case, options.device)
-    return trial
 
 
 def _verdicts(trial: Trial, machine: Machine | None) -> None:

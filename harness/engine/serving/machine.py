@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from treeproof.backends.decoder import Decoder
 from treeproof.backends.reference.pool import pool
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.counter import address_hash, permutation
+from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SPARE_TABLE_ROWS
 from treeproof.contract.script import Admit, Finish, Prefill, Round, Step
 from treeproof.contract.served_model import served_model
@@ -71,6 +73,7 @@ class Machine:
         self.prompts = [p.tolist() for p in prefix_tokens(case, self.model.vocab_size)]
         self.serving: dict[int, Served] = {}
         self.tally = Tally()
+        self.taken = 0
 
     def _pool(self) -> PagePool:
         if not self.trial.has("pool"):
@@ -81,11 +84,19 @@ class Machine:
     def run(self) -> Tally:
         """Every step; then all that is still served is finished, and nothing may be missing."""
         for step in self.case.script:
+            self.taken += 1
             self._take(step)
+        self.taken += 1
         for number in list(self.serving):
             self._finish(number)
         self._all_free()
         return self.tally
+
+    def placed(self, failure: Failure) -> Failure:
+        """The failure, and where in the script it was seen."""
+        over = self.taken > len(self.case.script)
+        where = "once the script was over" if over else f"in step {self.taken} of the script"
+        return replace(failure, message=f"{failure.message}; seen {where}")
 
     def _take(self, step: Step) -> None:
         if isinstance(step, Admit):

@@ -1,0 +1,204 @@
+"""Hypothesis strategies for scripts: a machine whose next step is drawn among those it is ready for."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from hypothesis import given, seed
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from treeproof.contract.case import (
+    AttentionShape,
+    KVLayout,
+    MaskLayout,
+    MaskMode,
+    Order,
+    Request,
+    VerifyCase,
+)
+from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
+from treeproof.generate.profiles import settings_of
+from treeproof.generate.trees import row_orders, trees
+
+HEADS = ((2, 16), (1, 16), (4, 16), (2, 32))
+"""Heads and lanes of the small models that scripts are served with: few, for their weights are kept."""
+MOST_NODES = 9
+_ROTARY = 100.0
+
+_ROUNDS = st.sampled_from((2, 3, 3, 4, 6, 10))
+_REQUESTS = st.sampled_from((1, 2, 2, 3))
+_PROMPT = st.integers(1, 14)
+_PAGE = st.sampled_from((1, 2, 4, 4, 16))
+_ORDER: st.SearchStrategy[Order] = st.sampled_from(("contiguous", "reversed", "shuffled"))
+_YES = st.booleans()
+_SEED = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def scripts(draw: DrawFn, rounds: int | None = None) -> VerifyCase:
+    """Cases with a script of `rounds` rounds, or of 2 to 10. Everything shrinks to fewer steps."""
+    page = draw(_PAGE)
+    shared = page * draw(st.integers(0, 8 // page)) if draw(_YES) else 0
+    requests = tuple(_request(draw, shared) for _ in range(draw(_REQUESTS)))
+    wanted = draw(_ROUNDS) if rounds is None else rounds
+    machine = _Machine(requests)
+    while machine.rounds < wanted:
+        machine.take(draw)
+    heads, lanes = draw(st.sampled_from(HEADS))
+    return VerifyCase(
+        requests=requests,
+        shape=AttentionShape(
+            num_q_heads=heads,
+            num_kv_heads=heads,
+            head_dim=lanes,
+            v_head_dim=lanes,
+            rotary=_ROTARY,
+        ),
+        layout=_layout(draw, requests, machine, page, shared),
+        mask=_mask(draw),
+        seed=draw(_SEED),
+        script=tuple(machine.steps),
+    )
+
+
+def _request(draw: DrawFn, shared: int) -> Request:
+    tree = draw(trees(1, MOST_NODES))
+    return Request(
+        tree=tree,
+        row_of_node=draw(row_orders(tree)),
+        prefix_len=shared + draw(_PROMPT),
+        pad_rows=draw(st.sampled_from((0, 0, 0, 1, 3))),
+    )
+
+
+def _layout(
+    draw: DrawFn, requests: tuple[Request, ...], machine: _Machine, page: int, shared: int
+) -> KVLayout:
+    """A pool with room for all requests at their longest, or for most of them."""
+    columns = [
+        request.prefix_len + request.num_nodes + machine.grown[b]
+        for b, request in enumerate(requests)
+    ]
+    pages = sum(-(-count // page) for count in columns) + 3
+    if draw(_YES):  # now and then a request has to wait, and cached pages have to go
+        least = sum(-(-(r.prefix_len + r.num_nodes) // page) for r in requests) + 3
+        pages = max(least, pages * 3 // 4)
+    return KVLayout(
+        page_size=page,
+        num_slots=pages * page,
+        order=draw(_ORDER),
+        pad_slot=draw(st.sampled_from((0, -1))),
+        page_table_pad=draw(st.sampled_from((0, -1, pages * page - 1))),
+        shared_prefix=shared,
+    )
+
+
+def _mask(draw: DrawFn) -> MaskLayout:
+    mode = draw(st.sampled_from(tuple(MaskMode)))
+    return MaskLayout(mode=mode, fill_prefix=mode is not MaskMode.FULL_MASK or not draw(_YES))
+
+
+@dataclass
+class _Machine:
+    """What is drawn so far, and what each request is ready for."""
+
+    requests: tuple[Request, ...]
+    steps: list[Step] = field(default_factory=list)
+    rounds: int = 0
+    left: dict[int, int] = field(default_factory=dict)
+    """Prompt tokens that each admitted request has still to compute."""
+    grown: dict[int, int] = field(default_factory=dict)
+    """Columns that each has been given by rounds, at most."""
+
+    def __post_init__(self) -> None:
+        self.grown = dict.fromkeys(range(len(self.requests)), 0)
+
+    def take(self, draw: DrawFn) -> None:
+        """One more step. Rounds come most often, and what leads to one before what leads away."""
+        absent = [b for b in range(len(self.requests)) if b not in self.left]
+        waiting = [b for b, left in self.left.items() if left]
+        running = [b for b, left in self.left.items() if not left]
+        kinds = ["round"] * 5 * bool(running) + ["prefill"] * 3 * bool(waiting)
+        kinds += ["admit"] * 3 * bool(absent)
+        if self.rounds:
+            kinds += ["finish"] * bool(self.left) + ["evict"]
+        kind = draw(st.sampled_from(kinds))
+        if kind == "admit":
+            b = draw(st.sampled_from(absent))
+            self.left[b] = self.requests[b].prefix_len
+            self.steps.append(Admit(request=b))
+        elif kind == "prefill":
+            b = draw(st.sampled_from(waiting))
+            chunk = draw(st.integers(1, self.left[b])) if draw(_YES) else self.left[b]
+            self.left[b] -= chunk
+            self.steps.append(Prefill(request=b, tokens=chunk))
+        elif kind == "round":
+            self._round(draw, running)
+        elif kind == "finish":
+            b = draw(st.sampled_from(sorted(self.left)))
+            del self.left[b]
+            self.grown[b] = 0
+            self.steps.append(Finish(request=b))
+        else:
+            self.steps.append(Evict())
+
+    def _round(self, draw: DrawFn, running: list[int]) -> None:
+        if len(running) > 1 and draw(_YES):
+            running = sorted(running, key=lambda b: (b + self.rounds) % len(self.requests))
+            running = running[: draw(st.integers(1, len(running)))]
+        turns = []
+        for b in running:
+            most = self.requests[b].num_nodes
+            nodes = draw(st.integers(1, most)) if draw(_YES) else most
+            accept = draw(st.integers(0, nodes - 1))
+            turns.append(Turn(request=b, accept=accept, nodes=None if nodes == most else nodes))
+            self.grown[b] += self.requests[b].tree.depth[accept] + 1
+        idle = draw(st.sampled_from((0, 0, 1, 2)))
+        self.steps.append(Round(turns=tuple(turns), idle=idle))
+        self.rounds += 1
+
+
+BLOCK = 12
+"""Scripts of a full unit."""
+
+
+@dataclass(frozen=True)
+class ScriptUnit:
+    """`count` scripts; the same ones whenever and wherever it is drawn. `rounds` None: drawn."""
+
+    profile: str
+    seed: int
+    """Seed of the run."""
+    block: int
+    count: int
+    rounds: int | None = None
+
+    @property
+    def name(self) -> str:
+        fixed = "" if self.rounds is None else f"{self.rounds}-"
+        return f"{self.profile}-{self.seed}-rounds-{fixed}{self.block}"
+
+
+def script_units(profile: str, run_seed: int, cases: int) -> list[ScriptUnit]:
+    """The units of a run of so many scripts, in a fixed order."""
+    return [
+        ScriptUnit(profile, run_seed, block, min(BLOCK, cases - block * BLOCK))
+        for block in range(-(-cases // BLOCK))
+    ]
+
+
+def draw_scripts(unit: ScriptUnit) -> list[VerifyCase]:
+    """The cases of a unit. Hypothesis only generates: it neither mutates, shrinks nor saves."""
+    found: list[VerifyCase] = []
+
+    @seed(int.from_bytes(hashlib.blake2b(unit.name.encode(), digest_size=8).digest(), "big"))
+    @settings_of(unit.profile, examples=unit.count + 1)
+    @given(scripts(unit.rounds))
+    def collect(case: VerifyCase) -> None:
+        found.append(case)
+
+    collect()
+    # The first example is the simplest there is, whatever the seed.
+    return found[-unit.count :]
