@@ -74,8 +74,8 @@ class Holdings:
             self._wrong(
                 "leaks-slots", None,
                 f"{len(lost)} of {len(self.usable)} pages never came back: {lost[:8]}"
-                f"{' and more' if len(lost) > 8 else ''}, {len(lost) * self.page} slots that no "
-                "request holds",
+                f"{' and more' if len(lost) > 8 else ''}, in pages of {self.page}, though no request holds "
+                "any",
                 str(len(self.usable)), str(len(self.usable) - len(lost)),
             )  # fmt: skip
 

@@ -165,6 +165,7 @@ def _document(
 
 
 _CHOICES = {
+    "do": "admit, prefill, round, finish, evict",
     "identity": choices(Identity),
     "kind": "full, window",
     "mode": choices(MaskMode),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given, seed
 from hypothesis import strategies as st
@@ -17,13 +18,20 @@ from treeproof.contract.case import (
     Order,
     Request,
     VerifyCase,
+    Window,
 )
 from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
 from treeproof.generate.profiles import settings_of
 from treeproof.generate.trees import row_orders, trees
 
-HEADS = ((2, 16), (1, 16), (4, 16), (2, 32))
-"""Heads and lanes of the small models that scripts are served with: few, for their weights are kept."""
+LAYERS: tuple[dict[str, Any], ...] = (
+    {"num_q_heads": 2, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 16},
+    {"num_q_heads": 4, "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
+    {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 24, "softcap": 4.0},
+    {"num_q_heads": 2, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "visibility": 5},
+)
+"""Layers of the small models that scripts are served with: few, for their weights are kept. A number is
+the width of a window."""
 MOST_NODES = 9
 _ROTARY = 100.0
 
@@ -46,21 +54,21 @@ def scripts(draw: DrawFn, rounds: int | None = None) -> VerifyCase:
     machine = _Machine(requests)
     while machine.rounds < wanted:
         machine.take(draw)
-    heads, lanes = draw(st.sampled_from(HEADS))
     return VerifyCase(
         requests=requests,
-        shape=AttentionShape(
-            num_q_heads=heads,
-            num_kv_heads=heads,
-            head_dim=lanes,
-            v_head_dim=lanes,
-            rotary=_ROTARY,
-        ),
+        shape=_shape(draw),
         layout=_layout(draw, requests, machine, page, shared),
         mask=_mask(draw),
         seed=draw(_SEED),
         script=tuple(machine.steps),
     )
+
+
+def _shape(draw: DrawFn) -> AttentionShape:
+    layer = dict(draw(st.sampled_from(LAYERS)))
+    if "visibility" in layer:
+        layer["visibility"] = Window(width=layer["visibility"])
+    return AttentionShape(rotary=_ROTARY, **layer)
 
 
 def _request(draw: DrawFn, shared: int) -> Request:

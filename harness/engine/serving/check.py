@@ -48,6 +48,7 @@ def serve(case: VerifyCase, trial: Trial) -> None:
             trial.subject = whole
     if machine is not None:
         trial.failures = [machine.placed(failure) for failure in trial.failures]
+    trial.recovered.clear()  # of single rounds, whose rows are not those of the case
     close(trial, trial.instance)
     _verdicts(trial, machine)
 

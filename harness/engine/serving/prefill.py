@@ -35,6 +35,8 @@ def prefill(
         group = q.shape[1] // keys.shape[1]
         keys, values = (x.repeat_interleave(group, 1) for x in (keys, values))
         scores = torch.einsum("nhd,mhd->hnm", q.float(), keys) * shape.score_scale
+        if shape.softcap is not None:
+            scores = (scores / shape.softcap).tanh() * shape.softcap
         p = scores.masked_fill(hidden, float("-inf")).softmax(dim=2)
         return torch.einsum("hnm,mhd->nhd", p, values).to(q.dtype)
 

@@ -1,0 +1,135 @@
+"""Scripts as cases: drawn alike everywhere, written and read, made smaller step by step, and shown."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from test_rounds import Hasty, Leaking, checked, kinds, ready, served, turns, with_pool
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.json_text import FileError
+from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Turn
+from treeproof.contract.wire import decode_case, encode_case
+from treeproof.engine.reducer import reduce
+from treeproof.engine.simplify import keep_nodes, keep_requests, with_request
+from treeproof.faults.smallest import request
+from treeproof.generate.scripts import ScriptUnit, draw_scripts, script_units
+from treeproof.generate.tags import SCRIPT_CLASSES, tags
+from treeproof.reports.case_sheet import case_lines
+from treeproof.reports.failure_block import Explained, failure_block
+
+TREE = (-1, 0, 0, 1, 2)
+SCRIPT = served(
+    request(TREE, 5), request(TREE, 4),
+    steps=[
+        Admit(request=0), Prefill(request=0, tokens=2), Prefill(request=0), *ready(1),
+        Round(turns=(Turn(request=0, accept=4), Turn(request=1, accept=1, nodes=2)), idle=2),
+        Finish(request=0), Evict(), turns(0, 0),
+    ],
+)  # fmt: skip
+
+
+def test_a_script_is_written_and_read_as_it_is() -> None:
+    again = decode_case(encode_case(SCRIPT))
+    assert again == SCRIPT
+    assert again.id == SCRIPT.id
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b'"do":"evict"', b'"do":"evikt"', "accepted are admit, prefill, round,"),
+        (b'"idle":2', b'"idle":-1', r"script\[5\].idle"),
+        (b'"idle":2', b'"idle":65', "idle is 65: accepted are 0 to 64"),
+        (b'"accept":4', b'"accept":5', "accept is node 5: drafted are 0 to 4"),
+        (b'"idle":2', b'"idle":2,"late":1', "late"),
+    ],
+)
+def test_a_script_that_is_none_is_refused_by_name(old: bytes, new: bytes, said: str) -> None:
+    data = encode_case(SCRIPT)
+    assert old in data
+    with pytest.raises(FileError, match=said):
+        decode_case(data.replace(old, new))
+
+
+def test_a_script_has_an_end() -> None:
+    with pytest.raises(ValueError, match="script has 1025 steps: accepted are 0 to 1024"):
+        msgspec.structs.replace(SCRIPT, script=(Evict(),) * 1025)
+
+
+def test_a_unit_draws_the_same_scripts_whenever_it_is_drawn() -> None:
+    unit = ScriptUnit("quick", 7, 0, 4)
+    first, again = draw_scripts(unit), draw_scripts(unit)
+    assert [case.id for case in first] == [case.id for case in again]
+    assert len({case.id for case in first}) == 4
+    other = draw_scripts(ScriptUnit("quick", 8, 0, 4))
+    assert {case.id for case in first}.isdisjoint(case.id for case in other)
+
+
+def test_the_scripts_of_a_profile_have_all_that_scripts_have() -> None:
+    drawn = [case for unit in script_units("quick", 0, 48) for case in draw_scripts(unit)]
+    found = {tag for case in drawn for tag in tags(case)}
+    assert found == set(SCRIPT_CLASSES)
+
+
+def smallest(script: VerifyCase, backend: object, key: tuple[str, str]) -> VerifyCase:
+    found = reduce(script, lambda smaller: key in kinds(checked(smaller, backend)))  # type: ignore[arg-type]
+    assert found.complete
+    return found.case
+
+
+def test_a_failure_is_left_with_the_steps_that_it_needs() -> None:
+    script = draw_scripts(ScriptUnit("quick", 3, 0, 1))[0]
+    least = smallest(script, with_pool(Leaking), ("kv", "leaks-slots"))
+    assert least.script == (*ready(0), turns(0))
+    assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(2, 1)]
+
+
+def test_requests_that_go_take_their_steps_with_them() -> None:
+    left = keep_requests(SCRIPT, {1})
+    assert left.script == (
+        *ready(0), Round(turns=(Turn(request=0, accept=1, nodes=2),), idle=2), Evict(), turns(0),
+    )  # fmt: skip
+
+
+def test_turns_follow_a_tree_that_is_cut() -> None:
+    cut = with_request(SCRIPT, 0, keep_nodes(SCRIPT.requests[0], range(3)))
+    assert cut.script[5] == Round(
+        turns=(Turn(request=0, accept=2), Turn(request=1, accept=1, nodes=2)), idle=2
+    )
+
+
+def test_a_script_is_shown_one_step_a_line() -> None:
+    shown = "\n".join(case_lines(SCRIPT))
+    assert "script of 9 steps" in shown
+    assert "  1  admit    request 0, a prompt of 5 tokens" in shown
+    assert "  2  prefill  request 0, 2 tokens" in shown
+    assert "  3  prefill  request 0, the rest" in shown
+    assert (
+        "  6  round    request 0 drafts 4, 2 accepted (to node 4); "
+        "request 1 drafts 1, 1 accepted (to node 1); and 2 idle" in shown
+    )
+    assert "  7  finish   request 0" in shown
+    assert "  8  evict    cached pages that nobody holds" in shown
+
+
+def test_a_failure_block_has_the_script_and_where_in_it_the_failure_was_seen() -> None:
+    script = served(request(TREE, 5), steps=[*ready(0), turns(4), turns(3)])
+    found = checked(script, with_pool(Leaking))
+    block = failure_block(
+        Explained("mine", found.failures[0], script, found, 1, "treeproof replay")
+    )
+    text = "\n".join(line.plain for line in block)
+    assert "seen once the script was over" in text.replace("\n  ", " ")
+    assert "    3  round    request 0 drafts 4, 2 accepted (to node 4)" in text
+    assert len(block) <= 40
+
+
+def test_a_page_twice_owned_is_seen_in_the_step_that_hands_it_out() -> None:
+    steps = [*ready(0, 1), Finish(request=0), Admit(request=2), Prefill(request=2)]
+    script = served(
+        *(request(TREE, p) for p in (5, 6, 7)), steps=steps,
+        page_size=2, layout={"shared_prefix": 4},
+    )  # fmt: skip
+    (failure,) = checked(script, with_pool(Hasty)).failures
+    assert failure.message.endswith("seen in step 7 of the script")
