@@ -12,12 +12,16 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from treeproof.backends.linked_logits import process_down
 from treeproof.backends.reference.store import store_kv
 from treeproof.backends.sampled_walk import sample_down
+from treeproof.backends.served_run import finish_run
 from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.constraints import Constraints
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 from treeproof.contract.sampling import Sampling
+from treeproof.contract.stopping import Finished, StopRules
 
 _GATHERED = 1 << 18
 """Elements of K that the paths of one chunk of rows gather: bounds the memory of deep trees."""
@@ -156,6 +160,14 @@ class Topology:
             accept_len=torch.tensor([len(path) for path in paths], device=device),
             tokens=torch.tensor([t + [-1] * (width - len(t)) for t in emitted], device=device),
         )
+
+    def process(self, x: VerifyInput, logits: Tensor, given: Constraints) -> Tensor:
+        """Constraints handed down the links."""
+        return process_down(x, logits, given)
+
+    def finish(self, accepted: Accepted, rules: StopRules) -> Finished:
+        """The part of each accepted run that is served."""
+        return finish_run(accepted, rules)
 
     def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
         """Sampled walk down the links."""

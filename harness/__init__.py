@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from treeproof.contract.case import Request as Request
     from treeproof.contract.case import VerifyCase as VerifyCase
     from treeproof.contract.case import Window as Window
+    from treeproof.contract.constraints import Constraints as Constraints
     from treeproof.contract.inputs import Accepted as Accepted
     from treeproof.contract.inputs import Attended as Attended
     from treeproof.contract.inputs import Candidates as Candidates
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from treeproof.contract.inputs import VerifyInput as VerifyInput
     from treeproof.contract.registry import register as register
     from treeproof.contract.sampling import Sampling as Sampling
+    from treeproof.contract.stopping import Finished as Finished
+    from treeproof.contract.stopping import StopRules as StopRules
     from treeproof.contract.tree import CandidateTree as CandidateTree
     from treeproof.engine.summary import Run as Run
     from treeproof.plugin.made_tests import make_tests as make_tests
@@ -47,6 +50,8 @@ _HOME = {
     "CandidateTree": "treeproof.contract.tree",
     "Capabilities": "treeproof.contract.capabilities",
     "Committed": "treeproof.contract.inputs",
+    "Constraints": "treeproof.contract.constraints",
+    "Finished": "treeproof.contract.stopping",
     "Full": "treeproof.contract.case",
     "KVLayout": "treeproof.contract.case",
     "MaskLayout": "treeproof.contract.case",
@@ -55,6 +60,7 @@ _HOME = {
     "Request": "treeproof.contract.case",
     "Run": "treeproof.engine.summary",
     "Sampling": "treeproof.contract.sampling",
+    "StopRules": "treeproof.contract.stopping",
     "TreeAttentionError": "treeproof.testing.violated",
     "VerifyCase": "treeproof.contract.case",
     "VerifyInput": "treeproof.contract.inputs",

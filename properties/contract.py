@@ -127,7 +127,7 @@ def valid_merged(result: Any, part: Tensor, dtypes: Iterable[str]) -> tuple[Tens
     return out.detach(), lse.detach()
 
 
-_INTS = (torch.int64, torch.int32)
+INTS = (torch.int64, torch.int32)
 
 
 def valid_accepted(result: Any, requests: int, spec_steps: int, stage: str = "accept") -> Accepted:
@@ -139,9 +139,9 @@ def valid_accepted(result: Any, requests: int, spec_steps: int, stage: str = "ac
             )
         )
     wide = (requests, spec_steps + 1)
-    require_tensor(result.accept_index, "accept_index", stage, wide, _INTS)
-    require_tensor(result.accept_len, "accept_len", stage, (requests,), _INTS)
-    require_tensor(result.tokens, "tokens", stage, wide, _INTS)
+    require_tensor(result.accept_index, "accept_index", stage, wide, INTS)
+    require_tensor(result.accept_len, "accept_len", stage, (requests,), INTS)
+    require_tensor(result.tokens, "tokens", stage, wide, INTS)
     return result
 
 
@@ -155,8 +155,8 @@ def valid_committed(result: Any, scene: Scene) -> Committed:
             )
         )
     requests = len(scene.case.requests)
-    require_tensor(result.seq_lens, "seq_lens", "commit", (requests,), _INTS)
-    require_tensor(result.next_root, "next_root", "commit", (requests,), _INTS)
+    require_tensor(result.seq_lens, "seq_lens", "commit", (requests,), INTS)
+    require_tensor(result.next_root, "next_root", "commit", (requests,), INTS)
     return result
 
 
@@ -171,9 +171,9 @@ def valid_selected(result: Any, num_rows: int) -> Selected:
             )
         )
     for name in ("selected_index", "draft_token"):
-        require_tensor(getattr(result, name), name, "select", (1, num_rows - 1), _INTS)
+        require_tensor(getattr(result, name), name, "select", (1, num_rows - 1), INTS)
     cells = result.parent_list.numel() if isinstance(result.parent_list, torch.Tensor) else 0
-    require_tensor(result.parent_list, "parent_list", "select", (1, cells), _INTS)
+    require_tensor(result.parent_list, "parent_list", "select", (1, cells), INTS)
     return result
 
 
@@ -222,9 +222,9 @@ def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
     longest = max(r.num_rows for r in scene.case.requests)
     for name, value in produced.items():
         if name in _FLAT:
-            require_tensor(value, name, "build", (rows,), _INTS)
+            require_tensor(value, name, "build", (rows,), INTS)
         elif name in _LINKS and value is not None:
-            require_tensor(value, name, "build", (requests, longest), _INTS)
+            require_tensor(value, name, "build", (requests, longest), INTS)
         elif name in TENSOR_FIELDS and value is not None and not isinstance(value, torch.Tensor):
             raise Violation(
                 contract_failure(

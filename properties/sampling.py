@@ -17,34 +17,23 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash, hash_words
 from treeproof.contract.failure import Failure
-from treeproof.contract.tree import CandidateTree
 from treeproof.oracles.law import Tokens, target_only
 from treeproof.oracles.sampled import exactly, outcomes
 from treeproof.properties.naming import row_name
+from treeproof.properties.plans import Plan, flat_tokens, plans_of, vocabulary
 
 UNIT = 1 << 12
-_FINE = 2 * UNIT
 _SHARE, _COIN, _LAST, _ANY, _STOP = 503, 509, 521, 523, 541  # address words of what is drawn
 _MOST_TURNS = 4
-_THRESHOLDS = ((0.25, 0.5), (0.0, 1.0))
-"""(single, acc): unlike each other; and so low that any probability is enough, but none is not."""
+_THRESHOLDS = ((0.625, 1.0), (1.0, 0.75), (0.0, 1.0))
+"""(single, acc); at a single of 0 any probability is enough, but none is not. A third of an edge is no
+float, and no nearer to a coin than a third of 2**-13."""
 _U_32 = Fraction(1, 1 << 24)
 
 Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A request's tree with siblings in the order of their links, and tokens of a small vocabulary.
-
-    `rows[i]` is the local row of node i of `tree`.
-    """
-
-    tree: CandidateTree
-    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -103,38 +92,17 @@ class _Laws(Sequence[Sequence[Fraction]]):
         return [Fraction(share) for share in self._probs[self._rows[node]].tolist()]
 
 
-def vocabulary(case: VerifyCase) -> int:
-    """Two tokens more than the most children of a row."""
-    return 2 + max(1, *(len(r.tree.children(v)) for r in case.requests for v in range(len(r.tree))))
-
-
-def _plan(request: Request, size: int, seed: int, b: int) -> Plan:
-    """Links go by ascending rows, so siblings do here."""
-    rows, parents, tokens = [0], [-1], [0]
-    below: dict[int, list[int]] = {}
-    for row, parent in enumerate(request.parent_rows):
-        below.setdefault(parent, []).append(row)
-    for node, row in enumerate(rows):
-        shift = address_hash(seed, _SHARE, b, node)
-        for rank, child in enumerate(below.get(row, ())):
-            rows.append(child)
-            parents.append(node)
-            tokens.append((shift + rank) % size)
-    return Plan(CandidateTree(tuple(tokens), tuple(parents)), tuple(rows))
-
-
 def launches(case: VerifyCase) -> list[Sampled]:
     """A few paths to a leaf, and one that stops on the way, by coins on edges; then by coins between
     them, by lower thresholds, and by arbitrary numbers."""
-    size = vocabulary(case)
-    plans = tuple(_plan(request, size, case.seed, b) for b, request in enumerate(case.requests))
+    size, plans = vocabulary(case), plans_of(case)
     turns = min(_MOST_TURNS, max(len(plan.tree.leaves) for plan in plans))
     beside = _directed(_blank(case, plans, size), [range(len(p.tree)) for p in plans], -1, True)
     found = []
     for turn in range(turns + 1):
         paths = [_path_of(case, plan, b, turn, turns) for b, plan in enumerate(plans)]
         found.append(_directed(beside, paths, turn, at_edges=True))
-        if turn == turns - 1:
+        if turn == turns:
             inside = _directed(beside, paths, turn, at_edges=False)
             found += [inside, *(_lowered(inside, *pair) for pair in _THRESHOLDS)]
     return [*found, _arbitrary(_blank(case, plans, size))]
@@ -147,9 +115,7 @@ def _lowered(like: Sampled, single: float, acc: float) -> Sampled:
 
 def _blank(case: VerifyCase, plans: tuple[Plan, ...], size: int) -> Sampled:
     """Uniform laws, coins of 0."""
-    tokens, rows = np.zeros(case.num_rows, np.int64), case.num_rows
-    for first, plan in zip(case.qo_indptr, plans, strict=False):
-        tokens[[first + row for row in plan.rows]] = plan.tree.tokens
+    tokens, rows = flat_tokens(case, plans), case.num_rows
     probs = np.full((rows, size), 1 / size, dtype=np.float32)
     coins, last = np.zeros(rows, np.float32), np.zeros(len(plans), np.float32)
     return Sampled("nothing drawn yet", case, plans, tokens, probs, coins, last, exact=True)
@@ -159,7 +125,10 @@ def _path_of(case: VerifyCase, plan: Plan, b: int, turn: int, turns: int) -> Seq
     """From the root to this turn's leaf; in the turn after the last one, to some node on the way."""
     leaves = plan.tree.leaves
     path = plan.tree.path(leaves[turn * len(leaves) // turns % len(leaves)])
-    return path[: 1 + address_hash(case.seed, _STOP, b) % len(path)] if turn == turns else path
+    if turn < turns:
+        return path
+    # Short of the leaf, where there is one: a refusal needs somebody who is refused.
+    return path[: 1 + address_hash(case.seed, _STOP, b) % max(1, len(path) - 1)]
 
 
 def _directed(
@@ -242,6 +211,8 @@ def _on_a_share(weights: Sequence[int], at_edges: bool, *words: int) -> float:
     """A coin that draws one of the tokens that have any weight."""
     edges = list(accumulate(weights, initial=0))
     held = [token for token, weight in enumerate(weights) if weight]
+    if at_edges and len(held) > 1:
+        held = held[1:]  # below the first there is nobody on the other side of its edge
     token = held[address_hash(*words) % len(held)]
     return _between(edges[token], edges[token + 1], edges[-1], at_edges, *words, 1)
 

@@ -24,7 +24,7 @@ from treeproof.contract.registry import (
     registered,
 )
 
-STAGES = "draft, select, build, attend, merge, accept, sample, commit, extend"
+STAGES = "draft, select, build, attend, merge, process, accept, sample, finish, commit, extend"
 
 
 @pytest.fixture(autouse=True)

@@ -286,7 +286,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "stale": (PositionsBufferOfTheFirstBatch, ("position", "stale-position")),
 }
 
-ELSEWHERE = {"draft", "kernels", "malformed", "merge", "rounds"}
+ELSEWHERE = {"process", "finish", "draft", "kernels", "malformed", "merge", "rounds"}
 """Probes whose faults stand in tests of their own."""
 
 

@@ -12,8 +12,11 @@ from treeproof.backends.reference.build import build as build
 from treeproof.backends.reference.commit import commit as commit
 from treeproof.backends.reference.draft import draft as draft
 from treeproof.backends.reference.extend import extend as extend
+from treeproof.backends.reference.finish import finish as finish
+from treeproof.backends.reference.process import process as process
 from treeproof.backends.reference.sample import sample as sample
 from treeproof.backends.reference.select import select as select
+from treeproof.contract.constraints import Constraints
 from treeproof.contract.drafting import Drafted, DraftStep, Extended
 from treeproof.contract.inputs import (
     Accepted,
@@ -25,6 +28,7 @@ from treeproof.contract.inputs import (
 )
 from treeproof.contract.registry import register
 from treeproof.contract.sampling import Sampling
+from treeproof.contract.stopping import Finished, StopRules
 
 
 @register(
@@ -40,7 +44,7 @@ from treeproof.contract.sampling import Sampling
     },
 )
 class Reference:
-    """Seven stages; it has no attention of its own."""
+    """Nine stages; it has no attention of its own."""
 
     def draft(self, step: DraftStep) -> Drafted:
         return draft(step)
@@ -53,6 +57,12 @@ class Reference:
 
     def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
         return accept(x, target_predict)
+
+    def process(self, x: VerifyInput, logits: Tensor, given: Constraints) -> Tensor:
+        return process(x, logits, given)
+
+    def finish(self, accepted: Accepted, rules: StopRules) -> Finished:
+        return finish(accepted, rules)
 
     def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
         return sample(x, given)

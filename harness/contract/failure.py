@@ -27,6 +27,8 @@ PROBES: tuple[str, ...] = (
     "kernels",
     "walk",
     "sample",
+    "process",
+    "finish",
     "commit",
     "merge",
     "draft",

@@ -19,6 +19,7 @@ from treeproof.engine.checks.merges import judge_merges
 from treeproof.engine.checks.metamorphic import judge_metamorphic
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
+from treeproof.engine.checks.requests import judge_requests
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.samples import judge_samples
 from treeproof.engine.checks.selects import judge_selects
@@ -112,6 +113,7 @@ def _run(trial: Trial) -> None:
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
         judge_samples(trial, built.x)
+        judge_requests(trial, built.x)
         judge_extends(trial, built.x)
         judge_merges(trial)
         judge_selects(trial)

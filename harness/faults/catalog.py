@@ -13,6 +13,7 @@ from treeproof.faults import (
     degenerate,
     drafts,
     edges,
+    endings,
     engines,
     evicted,
     extends,
@@ -31,6 +32,7 @@ from treeproof.faults import (
     pages,
     positions,
     prefixes,
+    processing,
     reads,
     samples,
     slots,
@@ -80,6 +82,8 @@ FAULTS: tuple[Fault, ...] = (
     *samples.FAULTS,
     *drafts.FAULTS,
     *extends.FAULTS,
+    *processing.FAULTS,
+    *endings.FAULTS,
 )
 
 

@@ -15,6 +15,7 @@ from treeproof.generate.data import LogicalData, logical_data
 from treeproof.generate.pool import candidates
 from treeproof.oracles.path import PathResult, attend_batch
 from treeproof.properties.kv import Move, moves
+from treeproof.properties.processing import Processed, processings
 from treeproof.properties.sampling import Sampled, launches
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction, predictions
@@ -44,6 +45,11 @@ class Prepared:
     def sampled(self) -> tuple[Sampled, ...]:
         """Probabilities and coins of each launch of sampled acceptance."""
         return tuple(launches(self.scene.case))
+
+    @cached_property
+    def processed(self) -> Processed:
+        """Logits, and what is asked of them."""
+        return processings(self.scene.case)
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:

@@ -1,0 +1,134 @@
+"""Output, of processed logits: penalties, biases, grammar and min-p follow the path, not the rows.
+
+All numbers are short binary fractions, so that float32 has every result exactly, in whatever order a
+kernel works them out; and no logit is near the edge of a min-p.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from treeproof.contract.case import VerifyCase
+from treeproof.contract.counter import address_hash, hash_words
+from treeproof.contract.failure import Failure
+from treeproof.oracles.processed import Asked, processed
+from treeproof.properties.naming import row_name
+from treeproof.properties.plans import Plan, flat_tokens, plans_of, vocabulary
+
+_LOGITS, _ASKED, _GRAMMAR = 557, 563, 569  # address words of what is drawn
+_STATES = 8
+
+
+@dataclass(frozen=True)
+class Processed:
+    """One launch of `process`. `tokens` (T,) replaces `draft_token`; `logits` (T, V) float32."""
+
+    case: VerifyCase
+    plans: tuple[Plan, ...]
+    asked: tuple[Asked, ...]
+    tokens: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+
+    @cached_property
+    def expected(self) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
+        """Request, local row and its processed logits, for every row whose path is allowed."""
+        found = []
+        for b, (plan, asked) in enumerate(zip(self.plans, self.asked, strict=True)):
+            for node, row in enumerate(plan.rows):
+                drafts = [plan.tree.tokens[on] for on in plan.tree.path(node)[1:]]
+                logits = self.logits[self.case.qo_indptr[b] + row].tolist()
+                wanted = processed(logits, drafts, asked)
+                if wanted is not None:
+                    found.append((b, row, wanted))
+        return tuple(found)
+
+
+def processings(case: VerifyCase) -> Processed:
+    """Everything is asked of every request at once: what has no effect on a row cannot hide there."""
+    plans, size = plans_of(case), vocabulary(case)
+    asked = tuple(_asked(case.seed, b, plan, size) for b, plan in enumerate(plans))
+    cells = np.arange(case.num_rows * size, dtype=np.uint64)
+    drawn = hash_words(address_hash(case.seed, _LOGITS), cells) % np.uint64(65)
+    logits = ((drawn.astype(np.float32) - 32) / np.float32(8)).reshape(case.num_rows, size)
+    for b, plan in enumerate(plans):
+        for (
+            row
+        ) in plan.rows:  # the two largest are equal: which of them wins is for the walk to say
+            line = logits[case.qo_indptr[b] + row]
+            line[address_hash(case.seed, _LOGITS, b, row) % size] = line.max()
+    return Processed(case, plans, asked, flat_tokens(case, plans), logits)
+
+
+def _asked(seed: int, b: int, plan: Plan, size: int) -> Asked:
+    drawn = address_hash(seed, _ASKED, b)
+    counts = [address_hash(seed, _ASKED, b, token) % 4 // 2 for token in range(size)]
+    counts[plan.tree.tokens[0]] += 1  # the root has been emitted
+    return Asked(
+        counts=counts,
+        frequency=(1 + drawn % 3) / 4,
+        presence=(1 + drawn // 3 % 2) / 2,
+        repetition=2.0,
+        bias=[address_hash(seed, _ASKED, b, token, 1) % 9 / 4 - 1 for token in range(size)],
+        temperature=(0.5, 1.0, 2.0)[drawn // 8 % 3],
+        min_p=(0.0, 2.0**-6, 2.0**-3)[drawn // 32 % 3],
+        grammar=_grammar(seed, b, plan, size),
+        state=0,
+    )
+
+
+def _grammar(seed: int, b: int, plan: Plan, size: int) -> list[list[int]]:
+    """States by the hash of the way to them; most of what is drafted is allowed, much else is not."""
+    table = [
+        [
+            (state + 1 + address_hash(seed, _GRAMMAR, b, state, token)) % _STATES
+            for token in range(size)
+        ]
+        for state in range(_STATES)
+    ]
+    allowed = [{state % size} for state in range(_STATES)]
+    states = [0]
+    for node in range(1, len(plan.tree)):
+        above, token = states[plan.tree.parents[node]], plan.tree.tokens[node]
+        states.append(table[above][token])
+        if address_hash(seed, _GRAMMAR, b, node) % 8:
+            allowed[above].add(token)
+    for state, line in enumerate(table):
+        for token in range(size):
+            barred = address_hash(seed, _GRAMMAR, b, state, token, 1) % 2
+            if barred and token not in allowed[state]:
+                line[token] = -1
+    return table
+
+
+def judge_processed(given: Processed, found: npt.NDArray[np.float32]) -> list[Failure]:
+    """Logits (T, V) that `process` returned; a failure for the first wrong token of each row."""
+    failures = []
+    for b, row, wanted in given.expected:
+        got = found[given.case.qo_indptr[b] + row].tolist()
+        wrong = [
+            token for token, pair in enumerate(zip(wanted, got, strict=True)) if _unlike(*pair)
+        ]
+        if wrong:
+            failures.append(_failure(given, b, row, wrong[0], wanted, got))
+    return failures
+
+
+def _unlike(wanted: float, got: float) -> bool:
+    return not (wanted == got or (math.isinf(wanted) and math.isinf(got) and got < 0))
+
+
+def _failure(
+    given: Processed, b: int, row: int, token: int, wanted: Sequence[float], got: Sequence[float]
+) -> Failure:
+    return Failure(
+        identity="output", kind="wrong-processing", evidence="measured", stage="process",
+        request=b, row=row, expected=f"{wanted[token]:g}", actual=f"{got[token]:g}",
+        message=f"the processed logit of token {token} is {got[token]:g} at "
+        f"{row_name(given.case.requests[b], row)}, expected {wanted[token]:g} by the drafts on its path",
+    )  # fmt: skip
