@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from treeproof.contract.event import CaseDrawn, Event, Finished, WorkerLost
 from treeproof.contract.wire import FileError
 from treeproof.engine.in_flight import InFlight, InFlightFile, read_in_flight
 from treeproof.engine.run_folder import RunFolder, RunMeta, append_event, read_events
+from treeproof.engine.summary import Run
 
 FIRST = WorkerLost(case="a", backend="b", how="crash", detail="line\nbreak — ü")
 SECOND = Finished(exit_code=1, seconds=2.5)
@@ -38,7 +40,8 @@ def test_events_and_meta_read_back_as_they_were_written(tmp_path: Path) -> None:
     folder.create(make_meta())
     written(folder.events_path("w0-1"), FIRST)
     written(folder.events_path("run"), SECOND)
-    assert set(folder.read_events()) == {FIRST, SECOND}
+    events, damage = folder.read_events()
+    assert (set(events), damage) == ({FIRST, SECOND}, ())
     assert folder.read_meta() == make_meta()
     with pytest.raises(FileError, match="already holds a run"):
         folder.create(make_meta())
@@ -60,6 +63,30 @@ def test_a_corrupt_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) 
         read_events(path)
     with pytest.raises(FileError, match=r"events-w0\.ndjson: line 2: "):
         read_events(path, offset=len(lines[0]) + 1)
+
+
+def test_what_stands_before_a_damaged_line_is_read_and_the_damage_is_told(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create(make_meta())
+    path = written(folder.events_path("w0"), FIRST, SECOND, FIRST)
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = b"\xff" * len(lines[1])
+    path.write_bytes(b"\n".join(lines))
+    clean = Finished(exit_code=0, seconds=1.0)
+    written(folder.events_path("w1"), clean)
+    events, (damage,) = folder.read_events()
+    assert events == (FIRST, clean)
+    assert damage.startswith(f"{path}: line 2: ")
+    run = Run.read(tmp_path)
+    assert run.exit_code == 3
+    assert damage in run.missing
+
+
+def test_a_run_of_a_newer_version_is_refused_and_the_version_named(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create(msgspec.structs.replace(make_meta(), version=2))
+    with pytest.raises(FileError, match=r"meta\.json: version is 2; this treeproof reads up to 1"):
+        folder.read_meta()
 
 
 def test_fields_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from treeproof.contract.wire import (
     read_bytes,
     write_atomically,
 )
+
+EVENTS_VERSION = 1
+"""What `meta.json` and events are written as; older ones are read, newer ones are refused."""
 
 _event_decoder = msgspec.json.Decoder(Event)
 
@@ -62,11 +66,17 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = ""
     ledger: tuple[KnownFailure, ...] = ()
     """Known failures, as the run's ledger had them."""
+    version: int = EVENTS_VERSION
+    """Of the events beside it. Fields that are added do not change it; what is said otherwise does."""
 
     @property
     def identities(self) -> tuple[str, ...]:
         """Columns that were asked for by name; empty where all of them are judged."""
         return tuple(self.settings.get("identities", ()))
+
+
+class _Version(msgspec.Struct):
+    version: int = EVENTS_VERSION
 
 
 @dataclass(frozen=True)
@@ -120,18 +130,30 @@ class RunFolder:
         return path
 
     def read_meta(self) -> RunMeta:
+        """Raises FileError where the run was written by a treeproof that says things otherwise."""
+        data = read_bytes(self.meta_path)
         try:
-            return msgspec.json.decode(read_bytes(self.meta_path), type=RunMeta)
+            version = msgspec.json.decode(data, type=_Version).version
+            if version > EVENTS_VERSION:
+                raise FileError(
+                    f"{self.meta_path}: version is {version}; this treeproof reads up to "
+                    f"{EVENTS_VERSION}"
+                )
+            return msgspec.json.decode(data, type=RunMeta)
         except msgspec.DecodeError as error:
             raise FileError(f"{self.meta_path}: {error}") from error
 
-    def read_events(self) -> tuple[Event, ...]:
-        """The events of all writers, each writer's in its own order."""
-        return tuple(
-            event
-            for path in sorted(self.path.glob("events-*.ndjson"))
-            for event in read_events(path)
-        )
+    def read_events(self) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+        """The events of all writers, each writer's in its own order and up to a damaged line; and
+        where each such line is, in words."""
+        events: list[Event] = []
+        damage: list[str] = []
+        for path in sorted(self.path.glob("events-*.ndjson")):
+            try:
+                events.extend(each_event(path))
+            except FileError as error:
+                damage.append(f"{error}; nothing behind it in this file was read")
+        return tuple(events), tuple(damage)
 
 
 def file_name(identity: str, kind: str) -> str:
@@ -155,22 +177,25 @@ def append_event(path: Path, event: Event) -> None:
 
 
 def read_events(path: Path, offset: int = 0) -> list[Event]:
-    """Events of one file from a byte offset on.
+    """Events of one file from a byte offset on, as `each_event` reads them."""
+    return list(each_event(path, offset))
+
+
+def each_event(path: Path, offset: int = 0) -> Iterator[Event]:
+    """Events of one file from a byte offset on, one line in memory at a time.
 
     A last line without its line break was torn by the end of its writer and is left out. Any other
     line that does not read raises FileError.
     """
-    events: list[Event] = []
     verdicts: dict[tuple[Cell, ...], tuple[Cell, ...]] = {}
     try:
         with path.open("rb") as stream:
             before = stream.read(offset)
             for number, line in enumerate(stream, start=before.count(b"\n") + 1):
                 if line.endswith(b"\n"):
-                    events.append(_shared(_event(line, path, number), verdicts))
+                    yield _shared(_event(line, path, number), verdicts)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from error
-    return events
 
 
 def _event(line: bytes, path: Path, number: int) -> Event:

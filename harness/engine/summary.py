@@ -41,12 +41,14 @@ class Run:
     folder: RunFolder
     meta: RunMeta
     events: tuple[Event, ...]
+    damage: tuple[str, ...] = ()
+    """Where a file of events does not read, in words; what stands before that is among `events`."""
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """The run in a folder. Raises FileError where there is none or a line does not read."""
+        """The run in a folder. Raises FileError where there is none or a newer treeproof wrote it."""
         folder = RunFolder(path)
-        return cls(folder, folder.read_meta(), folder.read_events())
+        return cls(folder, folder.read_meta(), *folder.read_events())
 
     @cached_property
     def _all_cases(self) -> dict[str, CaseDrawn]:
@@ -295,7 +297,7 @@ class Run:
         if self.meta.settings.get("trees"):
             judged = [name for name in self.backends if self.completed_checks(name)]
             reasons += unchecked_shapes(self.cases, self.checks, judged)
-        return tuple(reasons)
+        return (*reasons, *self.damage)
 
     def _missing_of(self, backend: str) -> list[str]:
         """Of a backend that was loaded: no check at all, or cases that it found it cannot run."""
@@ -315,8 +317,9 @@ class Run:
     @property
     def exit_code(self) -> int:
         """0 clean, 1 identities violated, 3 not all that was asked for was checked, 4 treeproof
-        itself failed, 130 interrupted. A run cut short is 1 or 3."""
-        return self.finished.exit_code if self.finished is not None else self.verdict or INCOMPLETE
+        itself failed, 130 interrupted. A run cut short is 1 or 3, and a damaged one never clean."""
+        code = self.verdict or INCOMPLETE if self.finished is None else self.finished.exit_code
+        return code or (INCOMPLETE if self.damage else CLEAN)
 
     @property
     def verdict(self) -> int:
