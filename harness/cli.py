@@ -17,11 +17,12 @@ import treeproof
 from treeproof.commands.adapter_text import READS
 from treeproof.commands.asked import backend_for, read_case, require_known, require_row
 from treeproof.commands.interrupt import interruptible
+from treeproof.commands.leave_reports import leave_reports
 from treeproof.commands.options import run_options, settings_from, soak_settings
 from treeproof.config import ConfigError
 from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError, BackendUnavailable, entry_points, load
-from treeproof.contract.wire import FileError
+from treeproof.contract.wire import FileError, write_atomically
 from treeproof.engine.settings import SettingsError
 
 BUILT_IN = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
@@ -120,6 +121,7 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
     with interruptible(), Progress(console) as progress:
         found = run(settings, progress)
     report(console, found)
+    leave_reports([found], settings.report_dir, settings.junit)
     return found.exit_code
 
 
@@ -156,6 +158,7 @@ def fuzz(targets: tuple[str, ...], **options: Any) -> int:
     with interruptible(), Progress(console, every=60.0) as progress:
         found = run(settings, progress)
     report(console, found)
+    leave_reports([found], settings.report_dir, settings.junit)
     return found.exit_code
 
 
@@ -338,6 +341,58 @@ def faults(
     if folder is not None:
         return write_files(names, options["subjects"], folder)
     return score(names, **options)
+
+
+@cli.command()
+@click.argument("folders", nargs=-1, required=True, metavar="RUN...", type=PATH)
+@click.option("-o", "--output", type=PATH, default=Path("report.html"), help="Default report.html.")
+def report(folders: tuple[Path, ...], output: Path) -> int:
+    """Write a run as one HTML page.
+
+    RUN is a run folder, as check prints it. The page opens from disk, without a network; several runs
+    make one page. Exit code 0: written, whatever the run found; 2: no run could be read.
+
+    \b
+    treeproof report .treeproof/runs/RUN
+    treeproof report nightly/* -o nightly.html
+    """
+    from treeproof.engine.summary import Run
+    from treeproof.reports.page.facts import page_of
+    from treeproof.reports.page.render import render
+
+    written = render(page_of([Run.read(folder) for folder in folders])).encode("utf-8", "replace")
+    try:
+        write_atomically(output, written)
+    except OSError as error:
+        raise FileError(f"{output}: {error.strerror or error}") from error
+    click.echo(f"wrote {output} ({len(written) / 1e3:,.0f} kB)")
+    return CLEAN
+
+
+@cli.command()
+@click.argument("before", metavar="A", type=PATH)
+@click.argument("after", metavar="B", type=PATH)
+def compare(before: Path, after: Path) -> int:
+    """Say what changed from run A to run B.
+
+    New failures, those that are still there, those that are gone, and margins that moved: is the new
+    version of a kernel library right where the old one was? Two runs tell most where they drew the
+    same cases (one seed, one profile); what differs besides is printed first. Exit code 1: B has a
+    failure that A has not; 0: it has none.
+
+    \b
+    treeproof check fa3-page-table --seed 7 --run-dir old      before the upgrade
+    treeproof check fa3-page-table --seed 7 --run-dir new      after it
+    treeproof compare old new
+    """
+    from treeproof.engine.summary import Run
+    from treeproof.reports.comparison import compare as compared
+    from treeproof.reports.comparison_lines import comparison_lines
+    from treeproof.reports.console import open_console, write
+
+    found = compared(Run.read(before), Run.read(after))
+    write(open_console(), comparison_lines(found))
+    return VIOLATED if found.new else CLEAN
 
 
 @cli.command("init-backend")

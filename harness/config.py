@@ -121,6 +121,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("dtype", "dtype", _choice(*DTYPES), "DTYPE", f"only this: {', '.join(DTYPES)}"),
     Setting("time", "time_limit", _duration, "TIME", "stop drawing after this time: 90s, 30m, 1.5h"),
     Setting("ledger", "ledger", _path, "FILE", "known failures, tolerated until a date"),
+    Setting(
+        "report", "report_dir", _path, "FOLDER",
+        "write report.html, junit.xml, summary.md and badge.json there",
+    ),
+    Setting("junit", "junit", _path, "FILE", "write JUnit XML there"),
     Setting("run-dir", "run_dir", _path, "FOLDER", "where to write the run's folder"),
     Setting(
         "workers", "workers", _whole(0, 512), "N",

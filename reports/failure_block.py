@@ -121,7 +121,7 @@ def _tree(failure: Failure, request: Request, window: int | None) -> list[str]:
     if other is None or not 0 <= other < request.num_nodes:
         lines = draw_request(request, (row,), _TREE)
         return bracket(lines, row, row, ("", "here"))
-    sign = _sign(failure, expected_reads(request, window)[row].has(failure.column or 0))
+    sign = wrong_sign(failure, expected_reads(request, window)[row].has(failure.column or 0))
     due, does = _EDGE_WORDS[sign]
     lines = draw_request(request, (row, other), _TREE)
     return bracket(lines, row, other, (due, f"row {row} {does}"))
@@ -135,7 +135,7 @@ _EDGE_WORDS = {
 }
 
 
-def _sign(failure: Failure, due: bool) -> str:
+def wrong_sign(failure: Failure, due: bool) -> str:
     """The sign of `visibility.SIGNS` for a key that is wrongly read."""
     if not due:
         return "+"
@@ -154,7 +154,7 @@ def _keys(
             continue
         if row is None or column is None or row >= request.num_nodes:
             continue
-        marks[row, column] = _sign(failure, reads[row].has(column))
+        marks[row, column] = wrong_sign(failure, reads[row].has(column))
     rows = sorted({row for row, _ in marks}, key=lambda row: (row != first, row))
     if not rows:
         return []

@@ -67,7 +67,7 @@ def on_disk(project):
         f"{place}/{path.relative_to(project / folder).as_posix()}"
         for folder, place in FOLDERS.items()
         for path in (project / folder).rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
+        if path.suffix in (".py", ".css", ".js", ".jinja") or path.name == "py.typed"
     }
 
 

@@ -38,7 +38,7 @@ class RunSettings:
     may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
     `store`: where failures are kept from run to run; None keeps none. `ledger`: a file of known
     failures; None tolerates nothing. `endless`: cases are drawn until `time_limit` or, with
-    `fail_fast`, the first failure; those that pass are not kept on disk.
+    `fail_fast`, the first failure; those that pass are not kept on disk. `report_dir`, `junit`: where reports go besides the run's folder.
     """
 
     backends: tuple[str, ...] = ()
@@ -59,6 +59,8 @@ class RunSettings:
     store: Path | None = Path(".treeproof")
     ledger: Path | None = None
     endless: bool = False
+    report_dir: Path | None = None
+    junit: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.backends:

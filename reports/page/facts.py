@@ -1,0 +1,275 @@
+"""What a page says of a run, as plain data: words for the template, numbers for the drawings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
+from treeproof.contract.ledger import SlotLedger
+from treeproof.contract.wire import FileError
+from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.summary import Run
+from treeproof.properties.expected import expected_reads
+from treeproof.reports.case_sheet import summary
+from treeproof.reports.cause import cause_text
+from treeproof.reports.failure_block import wrong_sign
+from treeproof.reports.matrix import Tally, tallies
+from treeproof.reports.terminal import explained, figures, last_words, replay_command
+from treeproof.reports.text import shown
+
+MAX_REQUESTS = 8
+"""Requests of a case that are drawn: the failing one, and those before and after it."""
+MAX_OTHERS = 400
+"""Violated statements of one check that are marked in its drawings."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One distinct failure, in words; its drawings are `drawing`."""
+
+    number: int
+    backend: str
+    identity: str
+    kind: str
+    severity: str
+    where: str
+    """Evidence, stage and probe."""
+    message: str
+    expected: str
+    actual: str
+    checks: int
+    cause: str
+    case: str
+    """Size of the case, and how it was reduced."""
+    varies: str
+    replay: str
+    reduce: str
+    trace: str
+
+    @property
+    def anchor(self) -> str:
+        return f"failure-{self.number}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One cell of the matrix."""
+
+    name: str
+    status: str
+    """fail, known, tie, pass or none."""
+    count: int
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One backend in the matrix."""
+
+    backend: str
+    columns: tuple[Column, ...]
+    exercised: int
+    checks: int
+    margin: float | None
+    unavailable: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything a page says; `drawings[i]` belongs to `blocks[i]`."""
+
+    title: str
+    verdict: str
+    good: bool
+    command: str
+    started: str
+    figures: tuple[str, ...]
+    rows: tuple[Row, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    drawings: tuple[dict[str, Any], ...]
+    identities: int = len(IDENTITIES)
+
+
+def page_of(runs: Sequence[Run]) -> Page:
+    """The page of one run, or of several that are shown as one."""
+    blocks: list[Block] = []
+    drawings: list[dict[str, Any]] = []
+    for run in runs:
+        for group in run.failures:
+            blocks.append(_block(run, group, len(blocks) + 1))
+            drawings.append(_drawing(run, group))
+    first = runs[0]
+    words = [last_words(run)[-1].plain for run in runs]
+    warnings = [line.plain for run in runs for line in last_words(run)[:-1]]
+    return Page(
+        title="treeproof: " + ", ".join(dict.fromkeys(n for run in runs for n in run.backends)),
+        verdict=" · ".join(dict.fromkeys(words)),
+        good=all(run.exit_code == 0 for run in runs),
+        command=shlex.join(["treeproof", *first.meta.command[1:]]),
+        started=first.meta.started,
+        figures=tuple(line for run in runs for line in figures(run)),
+        rows=tuple(row for run in runs for row in _rows(run)),
+        reasons=tuple(_reasons(runs)),
+        warnings=tuple(warnings),
+        blocks=tuple(blocks),
+        drawings=tuple(drawings),
+    )
+
+
+def _rows(run: Run) -> list[Row]:
+    found = tallies(run)
+    return [
+        Row(
+            backend=shown(name, 80),
+            columns=tuple(_column(column, found[name][column]) for column in COLUMNS),
+            exercised=len(run.exercised[name]),
+            checks=run.completed_checks(name),
+            margin=run.margins.get(name),
+            unavailable=shown(run.unavailable.get(name, "")),
+        )
+        for name in run.backends
+    ]
+
+
+def _column(name: str, tally: Tally) -> Column:
+    for status in ("fail", "known", "tie", "pass"):
+        if tally.cases[status]:
+            return Column(name, status, tally.cases[status], tally.measured)
+    return Column(name, "none", 0, tally.measured)
+
+
+def _reasons(runs: Iterable[Run]) -> list[str]:
+    from treeproof.reports.matrix import reason_lines
+
+    return [shown(line.plain.strip()) for run in runs for line in reason_lines(run, most=1000)]
+
+
+def _block(run: Run, group: FailureGroup, number: int) -> Block:
+    what, failure = explained(run, group), group.failure
+    probe = f", probe {failure.probe}" if failure.probe else ""
+    case = "" if what.case is None else summary(what.case)
+    return Block(
+        number=number,
+        backend=shown(group.backend, 80),
+        identity=group.identity,
+        kind=shown(group.kind, 80),
+        severity=failure.severity,
+        where=f"{failure.evidence}, stage {shown(failure.stage, 40)}{probe}",
+        message=shown(failure.message),
+        expected=shown(failure.expected),
+        actual=shown(failure.actual),
+        checks=group.checks,
+        cause=shown(_cause(group.diagnosed, failure)),
+        case=f"{case}; {what.reduction}" if case and what.reduction else case,
+        varies=what.varies,
+        replay=what.replay,
+        **_further_commands(run, group),
+    )
+
+
+def _cause(diagnosed: Diagnosed | None, failure: Failure) -> str:
+    if diagnosed is not None:
+        return cause_text(diagnosed)
+    return f"likely cause: {failure.cause}" if failure.cause else ""
+
+
+def _further_commands(run: Run, group: FailureGroup) -> dict[str, str]:
+    """`reduce` and `trace` of the kept case; empty while there is no file of it."""
+    words = shlex.split(replay_command(run, group))
+    if words[1] != "replay":
+        return {"reduce": "", "trace": ""}
+    failure = group.failure
+    row = ["--request", str(failure.request or 0), "--row", str(failure.row or 0)]
+    reference = next(m.reference for m in run.meta.backends if m.name == group.backend)
+    return {
+        "reduce": shlex.join(["treeproof", "reduce", *words[2:]]),
+        "trace": shlex.join(["treeproof", "trace", words[2], *row, "--backend", reference]),
+    }
+
+
+def _drawing(run: Run, group: FailureGroup) -> dict[str, Any]:
+    """What the page draws of one failure, as JSON: numbers, and words that are safe to show."""
+    try:
+        case = run.folder.read_case(group.case)
+    except FileError as error:
+        return {"missing": shown(str(error))}
+    requests = _chosen(case, group.failure.request)
+    ledger, window = SlotLedger.of(case), case.shape.window
+    return {
+        "case": case.id,
+        "window": window,
+        "page": case.layout.page_size,
+        "at": [group.failure.request, group.failure.row, group.failure.column],
+        "requests": [_request(case.requests[b], b, ledger, window) for b in requests],
+        "left_out": len(case.requests) - len(requests),
+        "recovered": _recovered(group.checked, requests),
+        "marks": _marks(case, group.checked, requests),
+        "others": _others(group.checked, requests),
+    }
+
+
+def _chosen(case: VerifyCase, request: int | None) -> range:
+    first = max(0, min((request or 0) - MAX_REQUESTS // 2, len(case.requests) - MAX_REQUESTS))
+    return range(first, min(len(case.requests), first + MAX_REQUESTS))
+
+
+def _request(request: Request, b: int, ledger: SlotLedger, window: int | None) -> dict[str, Any]:
+    """One request by rows; `first` and `reads` are what each row must read."""
+    reads = expected_reads(request, window)
+    tree, nodes = request.tree, request.node_of_row
+    return {
+        "b": b,
+        "prefix": request.prefix_len,
+        "tokens": [tree.tokens[node] for node in nodes],
+        "nodes": list(nodes),
+        "parents": list(request.parent_rows),
+        "depths": [tree.depth[node] for node in nodes],
+        "slots": list(ledger.row_slots(b)),
+        "prefix_slots": list(ledger.columns[b][: request.prefix_len][-64:]),
+        "first": [read.first for read in reads],
+        "reads": [sorted(read.rows) for read in reads],
+        "padded": request.pad_rows,
+    }
+
+
+def _recovered(checked: Checked, requests: range) -> list[dict[str, Any]]:
+    return [
+        {
+            "identity": found.identity,
+            "evidence": found.evidence,
+            "what": found.what,
+            "values": [list(found.values[b]) if b < len(found.values) else [] for b in requests],
+        }
+        for found in checked.recovered
+    ]
+
+
+def _marks(case: VerifyCase, checked: Checked, requests: range) -> list[list[Any]]:
+    """Wrongly read keys: request, row, logical column, a sign of `visibility.SIGNS`, evidence."""
+    marks: list[list[Any]] = []
+    for failure in checked.failures[:MAX_OTHERS]:
+        b, row, column = failure.request, failure.row, failure.column
+        if failure.identity != "visibility" or b not in requests or b is None:
+            continue
+        request = case.requests[b]
+        if row is None or column is None or row >= request.num_nodes:
+            continue
+        due = expected_reads(request, case.shape.window)[row].has(column)
+        marks.append([b, row, column, wrong_sign(failure, due), failure.evidence])
+    return marks
+
+
+def _others(checked: Checked, requests: range) -> list[list[Any]]:
+    """Every violated statement of the check about these requests, for the row tracer."""
+    return [
+        [f.request, f.row, f.column, f.identity, f.kind, f.evidence, shown(f.message, 300)]
+        for f in checked.failures[:MAX_OTHERS]
+        if f.request is None or f.request in requests
+    ]

@@ -1,0 +1,327 @@
+"use strict";
+// Every string is put in as text, never as markup.
+const el = (name, props, ...kids) => {
+  const node = Object.assign(document.createElement(name), props || {});
+  node.append(...kids.filter(k => k !== null && k !== undefined));
+  return node;
+};
+const svg = (name, attributes, ...kids) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+  node.append(...kids);
+  return node;
+};
+
+// --- the drawings, unpacked when the first is opened -----------------------------------------------
+let unpacked = null;
+const drawings = () => unpacked ??= (async () => {
+  const packed = Uint8Array.from(atob(document.getElementById("island").textContent), c => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+})();
+
+const WORDS = {"+": "reads but must not", "-": "must read but does not", "2": "reads twice", "~": "heads disagree"};
+const NAMES = {kv: "KV"};
+const identityName = name => NAMES[name] || name;
+
+// --- one failure -----------------------------------------------------------------------------------
+class Drawing {
+  constructor(article, canvas, data) {
+    this.article = article;
+    this.canvas = canvas;
+    this.data = data;
+    this.name = article.id.replace("-", " ");
+    this.pickers = [];
+    this.index = Math.max(0, data.requests.findIndex(r => r.b === data.at[0]));
+    this.row = Math.min(data.at[1] ?? 0, this.request.parents.length - 1);
+  }
+  get request() { return this.data.requests[this.index]; }
+
+  draw() {
+    this.pickers = [];
+    this.panel = el("section", {className: "tracer", ariaLabel: `Row tracer, ${this.name}`});
+    this.canvas.replaceChildren(...[this.trees(), this.keys(), this.slots(), this.panel].filter(Boolean));
+    this.pick(this.row, false);
+  }
+
+  pick(row, move = true) {
+    this.row = Math.max(0, Math.min(row, this.request.parents.length - 1));
+    for (const mark of this.pickers) mark.node.classList.toggle("picked", mark.row === this.row);
+    this.trace();
+    if (move) history.replaceState(null, "", `#${this.article.id}/${this.request.b}/${this.row}`);
+  }
+
+  picker(node, row) {
+    this.pickers.push({node, row});
+    node.addEventListener("click", () => this.pick(row));
+    return node;
+  }
+
+  // The drawn tree and, beside it, what each identity's evidence determined.
+  trees() {
+    const {parents} = this.request;
+    const due = i => String(i);
+    const drawn = el("figure", {}, el("figcaption", {textContent: "drawn tree (row numbers)"}),
+      this.tree(parents, due, () => "", "the drawn tree"));
+    const row = el("div", {className: "row"}, drawn);
+    for (const found of this.data.recovered) {
+      const values = found.values[this.index] || [];
+      const want = this.wanted(found.what);
+      const value = i => values[i] === undefined ? null : values[i];
+      const state = i => value(i) === null ? "unknown" : value(i) !== want[i] ? "bad" : "";
+      const wrong = parents.some((_, i) => state(i) === "bad");
+      const all = parents.every((_, i) => value(i) === null);
+      const name = `${identityName(found.identity)} (${found.evidence}): ${{parents: "parents", depths: "depth", tokens: "token", rows: "row held by its slot"}[found.what]}`;
+      const caption = el("figcaption", {textContent: all ? `${name}: not determined` : wrong ? `${name}: differs` : name});
+      const figure = el("figure", {className: wrong ? "wrong" : ""}, caption);
+      if (!all) figure.append(found.what === "parents"
+        ? this.tree(parents.map((_, i) => value(i)), due, state, name, parents)
+        : this.tree(parents, i => value(i) === null ? "?" : String(value(i)), state, name));
+      row.append(figure);
+    }
+    return el("section", {}, el("h4", {textContent: "Recovered trees"}), row);
+  }
+
+  wanted(what) {
+    const r = this.request;
+    return {parents: r.parents, depths: r.depths, tokens: r.tokens, rows: r.parents.map((_, i) => i)}[what];
+  }
+
+  // Parents may be null (not determined), out of range or on a cycle: such rows stand as further roots.
+  tree(parents, label, state, title, due) {
+    const count = parents.length, kids = parents.map(() => []), roots = [];
+    parents.forEach((p, i) => (p !== null && p >= 0 && p < count && p !== i ? kids[p] : roots).push(i));
+    const x = [], y = [], seen = new Set();
+    let next = 0;
+    const place = (i, depth) => {
+      if (seen.has(i)) return;
+      seen.add(i);
+      y[i] = depth;
+      const first = next;
+      for (const kid of kids[i]) place(kid, depth + 1);
+      x[i] = next === first ? next++ : (first + next - 1) / 2;
+    };
+    roots.forEach(i => place(i, 0));
+    parents.forEach((_, i) => place(i, 0));
+    const wide = Math.max(24, ...parents.map((_, i) => label(i).length * 7 + 12));
+    const at = i => [x[i] * wide + wide / 2, y[i] * 40 + 16];
+    const width = next * wide, height = Math.max(...y) * 40 + 32;
+    const picture = svg("svg", {viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": title});
+    const edge = (from, to, kind) => {
+      const [a, b] = at(from), [c, d] = at(to);
+      picture.append(svg("path", {d: `M${a} ${b}L${c} ${d}`, class: `edge ${kind}`}));
+    };
+    parents.forEach((p, i) => {
+      const odd = due && p !== null && p !== due[i];
+      if (odd && due[i] >= 0) edge(due[i], i, "due");
+      if (p !== null && p >= 0 && p < count && p !== i) edge(p, i, odd ? "bad" : "");
+    });
+    parents.forEach((_, i) => {
+      const [a, b] = at(i), kind = state(i);
+      const node = svg("g", {class: `node ${kind}`, tabindex: 0, role: "button",
+        "aria-label": `row ${i}${kind === "bad" ? ", differs" : kind === "unknown" ? ", not determined" : ""}`},
+        svg("circle", {cx: a, cy: b, r: 11}), svg("text", {x: a, y: b + 4, "text-anchor": "middle"}, label(i)));
+      node.addEventListener("keydown", e => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); this.pick(i); } });
+      picture.append(this.picker(node, i));
+    });
+    return el("div", {className: "scroll"}, picture);
+  }
+
+  // Prefix keys that a row must read, in words.
+  due(row) {
+    const {prefix, first} = this.request;
+    if (prefix === 0) return "empty";
+    return first[row] === 0 ? "all" : first[row] === prefix ? "none" : `${first[row]}–${prefix - 1}`;
+  }
+
+  marks(row) {
+    return this.data.marks.filter(m => m[0] === this.request.b && m[1] === row);
+  }
+
+  // Expected against actual visibility: the prefix folded, a column a row.
+  keys() {
+    const r = this.request, count = r.parents.length;
+    const all = this.data.marks.filter(m => m[0] === r.b);
+    if (!all.length) return null;
+    const used = [...new Set(all.map(m => m[3]))];
+    const wrongRows = new Set(all.map(m => m[1]));
+    const rows = count <= 24 ? [...r.parents.keys()] : [...r.parents.keys()].filter(i => wrongRows.has(i)).slice(0, 24);
+    const head = el("tr", {}, el("th", {scope: "col", textContent: "row"}), el("th", {scope: "col", textContent: "prefix"}),
+      ...r.parents.map((_, c) => el("th", {scope: "col", textContent: c})));
+    const body = rows.map(i => {
+      const marks = this.marks(i), reads = new Set(r.reads[i]);
+      const inPrefix = marks.filter(m => m[2] < r.prefix);
+      const prefix = el("td", {className: inPrefix.length ? (inPrefix.some(m => m[3] === "+") ? "over" : "miss") : "",
+        textContent: this.due(i) + inPrefix.slice(0, 4).map(m => ` ${m[3]}${m[2]}`).join("") + (inPrefix.length > 4 ? " …" : "")});
+      const cells = r.parents.map((_, c) => {
+        const mark = marks.find(m => m[2] === r.prefix + c);
+        const kind = mark ? (mark[3] === "+" ? "over" : "miss") : reads.has(c) ? "due" : "";
+        const said = mark ? `row ${i} ${WORDS[mark[3]]} row ${c}` : "";
+        return el("td", {className: kind, title: said, textContent: mark ? mark[3] : reads.has(c) ? "•" : ""});
+      });
+      const button = el("button", {type: "button", textContent: i, ariaLabel: `trace row ${i}`});
+      button.addEventListener("click", () => this.pick(i));
+      const line = el("tr", {}, el("th", {scope: "row"}, button), prefix, ...cells);
+      this.pickers.push({node: line, row: i});
+      return line;
+    });
+    const legend = "• must read" + used.map(s => `   ${s} ${WORDS[s]}`).join("");
+    const left = count > 24 && rows.length < count ? ` Of ${count} rows, ${rows.length} that differ.` : "";
+    return el("section", {}, el("h4", {textContent: "Which keys a row reads"}), el("p", {className: "dim", textContent: legend + left}),
+      el("div", {className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Keys read by each row, ${this.name}`},
+        el("table", {className: "keys"}, el("thead", {}, head), el("tbody", {}, ...body))));
+  }
+
+  // Pages that hold verify rows of this request, and the prefix columns beside them.
+  slots() {
+    const r = this.request, size = this.data.page, pages = new Map(), first = r.prefix - r.prefix_slots.length;
+    const put = (slot, what) => {
+      if (slot < 0) return;
+      const page = Math.floor(slot / size);
+      if (!pages.has(page)) pages.set(page, new Map());
+      pages.get(page).set(slot, what);
+    };
+    r.prefix_slots.forEach((slot, i) => put(slot, {column: first + i}));
+    r.slots.forEach((slot, row) => put(slot, {row}));
+    const held = this.data.recovered.find(f => f.what === "rows");
+    const values = held ? held.values[this.index] || [] : [];
+    const leaves = [...pages].filter(([, slots]) => [...slots.values()].some(w => w.row !== undefined)).map(([page, slots]) => {
+      const cells = [...Array(Math.min(size, 64)).keys()].map(i => {
+        const slot = page * size + i, what = slots.get(slot);
+        if (!what) return size === 1 ? null : el("li", {}, el("span", {className: "free", textContent: "·", title: `slot ${slot}: none of this request`}));
+        if (what.row === undefined) return el("li", {}, el("span", {className: "free", textContent: `P${what.column}`, title: `slot ${slot}: prefix column ${what.column}`}));
+        const value = values[what.row], wrong = value !== undefined && value !== null && value !== what.row;
+        const button = el("button", {type: "button", className: wrong ? "bad" : "", textContent: wrong ? `r${what.row}≠${value}` : `r${what.row}`,
+          title: `slot ${slot}: column ${r.prefix + what.row}, row ${what.row}${wrong ? `; holds ${value < 0 ? "no row" : `row ${value}`}` : ""}`});
+        return el("li", {}, this.picker(button, what.row));
+      });
+      return el("div", {className: "leaf"}, size === 1 ? `slot ${page}` : `page ${page}`, el("ol", {}, ...cells.filter(Boolean)));
+    });
+    return el("section", {}, el("h4", {textContent: "Where the rows live in the KV pool"}), el("div", {className: "slots"}, ...leaves));
+  }
+
+  // One row: token, position, keys, links, slot; expected beside actual.
+  trace() {
+    const r = this.request, i = this.row, d = this.data;
+    const asked = el("div", {className: "ask"});
+    const choose = (name, options, value, then) => {
+      const select = el("select", {}, ...options.map(o => el("option", {value: o, textContent: o, selected: o === value})));
+      select.addEventListener("change", () => then(Number(select.value)));
+      asked.append(el("label", {className: "dim"}, `${name} `, select));
+    };
+    choose("request", d.requests.map(q => q.b), r.b, b => { this.index = d.requests.findIndex(q => q.b === b); this.row = 0; this.draw(); });
+    choose("row", r.parents.map((_, n) => n), i, n => this.pick(n));
+    const kids = r.parents.flatMap((p, n) => p === i ? [n] : []);
+    const up = r.parents[i] < 0 ? "no parent" : `parent row ${r.parents[i]}`;
+    const keys = `prefix ${this.due(i)}, rows ${r.reads[i].join(" ")}`;
+    const expected = {
+      candidate: ["token", String(r.tokens[i])],
+      position: ["position", `${r.prefix + r.depths[i]} = prefix ${r.prefix} + depth ${r.depths[i]}`],
+      visibility: ["keys", keys],
+      traversal: ["links", `${up}, children ${kids.join(" ") || "none"}`],
+      kv: ["slot", `${r.slots[i]} = page ${Math.floor(r.slots[i] / d.page)}, offset ${r.slots[i] % d.page}; column ${r.prefix + i}`],
+    };
+    const unit = {parents: "parent row", depths: "depth", tokens: "token", rows: "row in this slot"};
+    const lines = Object.entries(expected).map(([identity, [name, text]]) => {
+      const said = el("td", {});
+      for (const found of d.recovered.filter(f => f.identity === identity)) {
+        const value = (found.values[this.index] || [])[i];
+        const known = value !== undefined && value !== null;
+        const wrong = known && value !== this.wanted(found.what)[i];
+        said.append(el("div", {className: wrong ? "wrong" : "", textContent: `${found.evidence}: ${unit[found.what]} ${known ? (value < 0 ? "none" : value) : "not determined"}`}));
+      }
+      for (const mark of identity === "visibility" ? this.marks(i) : []) {
+        const column = mark[2] < r.prefix ? `prefix key ${mark[2]}` : `row ${mark[2] - r.prefix}`;
+        said.append(el("div", {className: "wrong", textContent: `${mark[4]}: ${WORDS[mark[3]]}: ${column}`}));
+      }
+      for (const f of d.others.filter(f => f[3] === identity && f[0] === r.b && f[1] === i && (identity !== "visibility" || f[2] === null)))
+        said.append(el("div", {className: "wrong", textContent: `✗ ${f[5]}: ${f[6]}`}));
+      return el("tr", {}, el("th", {scope: "row", textContent: name}), el("td", {textContent: text}), said);
+    });
+    const beside = d.others.filter(f => ["output", "contract"].includes(f[3]) && (f[1] === null || (f[0] === r.b && f[1] === i)));
+    for (const f of beside) lines.push(el("tr", {}, el("th", {scope: "row", textContent: f[3]}), el("td", {}), el("td", {className: "wrong", textContent: `✗ ${f[5]}: ${f[6]}`})));
+    this.panel.replaceChildren(el("h4", {textContent: `Row ${i} of request ${r.b}${r.nodes[i] === i ? "" : ` (node ${r.nodes[i]})`}`}), asked,
+      el("table", {}, el("thead", {}, el("tr", {}, el("th", {scope: "col", textContent: "what"}), el("th", {scope: "col", textContent: "expected"}), el("th", {scope: "col", textContent: "what was seen"}))), el("tbody", {}, ...lines)));
+  }
+}
+
+const drawn = new Map();
+async function open(article) {
+  const details = article.querySelector("details.drawn"), canvas = details.querySelector(".canvas");
+  details.open = true;
+  if (!drawn.has(article)) {
+    drawn.set(article, null);
+    const data = (await drawings())[Number(details.dataset.drawing)];
+    if (data.missing) canvas.replaceChildren(el("p", {className: "dim", textContent: `No case to draw: ${data.missing}`}));
+    else {
+      const drawing = new Drawing(article, canvas, data);
+      drawing.draw();
+      drawn.set(article, drawing);
+    }
+  }
+  return drawn.get(article);
+}
+
+document.getElementById("no-script").hidden = true;
+
+// --- the page --------------------------------------------------------------------------------------
+const articles = [...document.querySelectorAll("article.failure")];
+const texts = articles.map(a => a.textContent.toLowerCase());
+for (const article of articles)
+  article.querySelector("details.drawn").addEventListener("toggle", event => { if (event.target.open) open(article); });
+
+document.addEventListener("click", async event => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const code = button.previousElementSibling, words = code.textContent;
+  try { await navigator.clipboard.writeText(words); button.textContent = "copied"; }
+  catch { getSelection().selectAllChildren(code); button.textContent = "selected"; }
+  setTimeout(() => { button.textContent = "copy"; }, 1500);
+});
+
+const find = document.getElementById("find");
+if (find) {
+  const backend = document.getElementById("by-backend"), identity = document.getElementById("by-identity"), count = document.getElementById("count");
+  const filter = () => {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    articles.forEach((a, i) => {
+      const fits = (!backend.value || a.dataset.backend === backend.value) && (!identity.value || a.dataset.identity === identity.value)
+        && words.every(w => texts[i].includes(w));
+      a.hidden = !fits;
+      shown += fits;
+    });
+    count.textContent = shown === articles.length ? "" : `${shown} of ${articles.length} shown`;
+  };
+  for (const input of [find, backend, identity]) input.addEventListener("input", filter);
+  find.form.addEventListener("submit", event => event.preventDefault());
+}
+
+let here = -1;
+document.addEventListener("keydown", event => {
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const visible = articles.filter(a => !a.hidden);
+  if (event.key === "/" && find) { event.preventDefault(); find.focus(); }
+  else if ((event.key === "j" || event.key === "k") && visible.length) {
+    here = Math.max(0, Math.min(visible.length - 1, here + (event.key === "j" ? 1 : -1)));
+    visible[here].querySelector("h3 a").focus();
+    visible[here].scrollIntoView({block: "start"});
+  } else if (event.key === "o" && visible[here]) open(visible[here]);
+});
+
+// `#failure-2/0/3`: failure 2, request 0, row 3.
+async function follow() {
+  const [id, b, row] = location.hash.slice(1).split("/");
+  const article = articles.find(a => a.id === id);
+  if (!article) return;
+  article.hidden = false;
+  article.scrollIntoView({block: "start"});
+  if (b === undefined) return;
+  const drawing = await open(article);
+  if (!drawing) return;
+  const index = drawing.data.requests.findIndex(r => r.b === Number(b));
+  if (index >= 0) { drawing.index = index; drawing.row = Number(row) || 0; drawing.draw(); }
+}
+addEventListener("hashchange", follow);
+follow();
+addEventListener("beforeprint", () => articles.forEach(a => { if (!a.hidden) open(a); }));

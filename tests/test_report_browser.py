@@ -1,0 +1,206 @@
+"""The HTML page in headless Chromium: what a reader clicks, types and sees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_runs import HOSTILE, checked, leak, run_of, star
+
+from treeproof.contract.failure import Failure
+from treeproof.reports.page.facts import page_of
+from treeproof.reports.page.render import render
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+REQUIRED = os.environ.get("TREEPROOF_REQUIRE_BROWSER") == "1"
+if not REQUIRED:
+    pytest.importorskip("playwright", reason="pip install playwright axe-playwright-python")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: apt install chromium", allow_module_level=True)
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
+
+KV = Failure(
+    identity="kv", kind="wrong-slot", evidence="measured", stage="attend", request=0, row=1,
+    message="row 1 is written to slot 9", expected="slot 4", actual="slot 9",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    case, other = star(), star(prefix=5)
+    found = [
+        (case, checked(case, "mine", leak(), KV)),
+        (other, checked(other, "theirs", leak(HOSTILE, "reads-twice"))),
+    ]
+    run = run_of(folder / "run", found, backends=("mine", "theirs"))
+    path = folder / "report.html"
+    path.write_text(render(page_of([run])), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # A container's root has no sandbox of Chromium's.
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+class Opened:
+    """A page, and what went wrong in it: console messages, errors, requests beyond the file."""
+
+    def __init__(self, browser: Browser, path: Path, hash: str = "", **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page: Page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.wrong.append("dialog"), dialog.dismiss()))
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.url = path.as_uri()
+        self.page.goto(self.url + hash)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith(self.url):
+            self.wrong.append(url)
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.wrong == []
+
+
+@pytest.fixture
+def opened(browser: Browser, report: Path) -> Iterator[Opened]:
+    found = Opened(browser, report, viewport={"width": 1200, "height": 900})
+    yield found
+    found.close()
+
+
+def tracer(page: Page, number: int = 1) -> Any:
+    return page.locator(f"#failure-{number} .tracer")
+
+
+def test_a_click_on_a_node_traces_that_row(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#failure-1 summary").click()
+    expect(tracer(page).locator("h4")).to_have_text("Row 2 of request 0")
+    expect(tracer(page)).to_contain_text("measured: reads but must not: row 1")
+    page.locator("#failure-1 svg .node").nth(1).click()
+    expect(tracer(page).locator("h4")).to_have_text("Row 1 of request 0")
+    expect(tracer(page)).to_contain_text("4 = prefix 3 + depth 1")
+    assert page.url.endswith("#failure-1/0/1")
+
+
+def test_nodes_are_reached_and_picked_by_the_keyboard(opened: Opened) -> None:
+    page = opened.page
+    page.keyboard.press("j")
+    page.keyboard.press("o")
+    page.locator("#failure-1 svg .node").first.focus()
+    page.keyboard.press("Enter")
+    expect(tracer(page).locator("h4")).to_have_text("Row 0 of request 0")
+
+
+def test_the_wrong_edge_stands_beside_the_right_one(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#failure-1 summary").click()
+    wrong = page.locator("#failure-1 figure.wrong")
+    expect(wrong).to_have_count(1)
+    expect(wrong.locator("figcaption")).to_have_text("visibility (measured): parents: differs")
+    expect(wrong.locator(".edge.bad")).to_have_count(1)
+    expect(wrong.locator(".edge.due")).to_have_count(1)
+    expect(page.locator("#failure-1 td.over")).to_have_text("+")
+
+
+def test_filters_and_search_leave_what_fits(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#by-backend").select_option("theirs")
+    expect(page.locator("article:visible")).to_have_count(1)
+    expect(page.locator("#count")).to_have_text("1 of 3 shown")
+    page.locator("#by-backend").select_option("")
+    page.keyboard.press("Escape")
+    page.locator("#find").fill("slot 9")
+    expect(page.locator("article:visible h3")).to_contain_text("wrong-slot")
+    page.locator("#find").fill("no such words")
+    expect(page.locator("article:visible")).to_have_count(0)
+
+
+def test_a_command_is_copied_whole(opened: Opened) -> None:
+    opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = opened.page
+    page.locator("#failure-1 .copy").first.click()
+    expect(page.locator("#failure-1 .copy").first).to_have_text("copied")
+    words = page.evaluate("navigator.clipboard.readText()")
+    assert words == "treeproof check mine --seed 7 --profile quick"
+
+
+def test_a_deep_link_opens_a_failure_at_its_row(browser: Browser, report: Path) -> None:
+    found = Opened(browser, report, "#failure-3/0/1")
+    expect(tracer(found.page, 3).locator("h4")).to_have_text("Row 1 of request 0")
+    found.close()
+
+
+def test_hostile_words_are_shown_and_do_nothing(opened: Opened) -> None:
+    article = opened.page.locator("article", has_text="reads-twice")
+    expect(article.locator(".message")).to_contain_text("<script>alert(1)</script>")
+    article.locator("summary").click()
+    expect(article.locator(".tracer")).to_contain_text("Row 2")
+    assert opened.page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+def test_axe_finds_nothing_and_nothing_is_cut_at_the_side(
+    browser: Browser, report: Path, scheme: str, width: int
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Opened(
+        browser,
+        report,
+        color_scheme=scheme,
+        viewport={"width": width, "height": 900},
+        bypass_csp=True,
+    )
+    for summary in found.page.locator("summary").all():
+        summary.click()
+    expect(found.page.locator(".tracer table")).to_have_count(3)
+    assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+    result = Axe().run(found.page)
+    assert result.violations_count == 0, result.generate_report()
+    found.close()
+
+
+def test_without_scripts_sentences_and_commands_are_there(browser: Browser, report: Path) -> None:
+    found = Opened(browser, report, java_script_enabled=False)
+    expect(found.page.locator("#failure-1 .message")).to_be_visible()
+    expect(found.page.locator("#failure-1 .commands code").first).to_contain_text("treeproof check")
+    expect(found.page.get_by_text("Drawings need JavaScript")).to_be_visible()
+    found.close()
+
+
+def test_print_opens_every_drawing(opened: Opened) -> None:
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(opened.page.locator(".tracer table")).to_have_count(3)
+
+
+@pytest.mark.long
+def test_five_hundred_failures_are_there_within_a_second(browser: Browser, tmp_path: Path) -> None:
+    from page_of_many import many
+
+    path = tmp_path / "many.html"
+    path.write_text(render(page_of([many(tmp_path / "run", 500, 64)])), "utf-8")
+    found = Opened(browser, path)
+    ready = found.page.evaluate("performance.getEntriesByType('navigation')[0].domInteractive")
+    print(f"interactive after {ready:.0f} ms")
+    found.page.locator("#find").fill("reads-sibling-321")
+    expect(found.page.locator("article:visible")).to_have_count(1)
+    found.page.locator("article:visible summary").click()
+    expect(found.page.locator("article:visible .tracer table")).to_be_visible()
+    found.close()

@@ -1,0 +1,153 @@
+"""What CI services are told: JUnit XML, annotations, the step summary, the badge, the files."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from datetime import date
+from pathlib import Path
+
+import msgspec
+import pytest
+from report_runs import HOSTILE, checked, leak, run_of, star
+
+from treeproof.contract.event import Tolerated
+from treeproof.contract.failure import COLUMNS
+from treeproof.contract.known_failure import KnownFailure
+from treeproof.contract.wire import FileError
+from treeproof.engine.summary import Run
+from treeproof.reports.badge import badge_json
+from treeproof.reports.files import announced, write_reports
+from treeproof.reports.github import MOST_BYTES, error_commands, step_summary
+from treeproof.reports.junit import junit_xml
+
+
+def failing(folder: Path, failures: int = 1, message: str = "row 2 reads row 1") -> Run:
+    case = star()
+    leaks = [leak(message, f"reads-sibling-{number}") for number in range(failures)]
+    return run_of(folder, [(case, checked(case, "mine", *leaks))], backends=("mine", "idle"))
+
+
+def cases(run: Run) -> dict[str, ET.Element]:
+    root = ET.fromstring(junit_xml([run]))
+    return {f"{c.get('classname')}.{c.get('name')}": c for c in root.iter("testcase")}
+
+
+def test_junit_has_one_test_case_for_each_backend_and_identity(tmp_path: Path) -> None:
+    found = cases(failing(tmp_path / "run"))
+    assert set(found) == {f"treeproof.{b}.{c}" for b in ("mine", "idle") for c in COLUMNS}
+    failure = found["treeproof.mine.visibility"].find("failure")
+    assert failure is not None
+    assert "row 2 reads row 1" in (failure.text or "")
+    assert "treeproof check mine" in (failure.text or "")
+    assert [child.tag for child in found["treeproof.mine.kv"]] == []
+
+
+def test_what_was_not_judged_is_skipped_and_never_passes(tmp_path: Path) -> None:
+    found = cases(failing(tmp_path / "run"))
+    for column in COLUMNS:
+        (skipped,) = found[f"treeproof.idle.{column}"]
+        assert (skipped.tag, skipped.get("message")) == ("skipped", "no completed check")
+
+
+def test_junit_stays_xml_whatever_a_backend_says(tmp_path: Path) -> None:
+    found = cases(failing(tmp_path / "run", message=HOSTILE))
+    failure = found["treeproof.mine.visibility"].find("failure")
+    assert failure is not None
+    assert "<script>alert(1)</script>" in (failure.text or "")
+
+
+def test_at_most_nine_annotations_and_the_number_of_the_others(tmp_path: Path) -> None:
+    lines = error_commands([failing(tmp_path / "run", failures=14)])
+    assert len(lines) == 10
+    assert all(line.startswith("::error title=mine%3A visibility reads-") for line in lines[:9])
+    assert lines[9] == "::error title=treeproof::5 more distinct failures: see the report"
+    assert len(error_commands([failing(tmp_path / "ten", failures=10)])) == 10
+
+
+def test_no_words_of_a_backend_begin_a_command_of_their_own(tmp_path: Path) -> None:
+    (line,) = error_commands([failing(tmp_path / "run", message=HOSTILE)])
+    assert "\n" not in line
+    assert "\r" not in line
+    assert (
+        line.count("::error title=") == 2
+    )  # its own, and the forged one in the middle of its text
+
+
+def test_a_summary_is_cut_between_lines_below_what_github_takes(tmp_path: Path) -> None:
+    text = step_summary([failing(tmp_path / "run", failures=3_000, message="long " * 200)])
+    assert MOST_BYTES - 5_000 < len(text.encode()) < MOST_BYTES + 200
+    assert re.search(r"… cut: [\d,]+ more lines; the report has all\.\n$", text)
+
+
+def test_markdown_of_a_backend_is_text_in_the_summary(tmp_path: Path) -> None:
+    text = step_summary([failing(tmp_path / "run", message=HOSTILE + "[a](http://x)")])
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "](" not in text
+    assert "\n::error" not in text
+
+
+@pytest.mark.parametrize(
+    ("failures", "exit_code", "message", "colour"),
+    [
+        (2, None, "2 failures", "red"),
+        (0, 0, "1 check", "brightgreen"),
+        (0, 3, "not checked", "lightgrey"),
+    ],
+)
+def test_the_badge_is_green_only_where_all_was_checked(
+    tmp_path: Path, failures: int, exit_code: int | None, message: str, colour: str
+) -> None:
+    case = star()
+    leaks = [leak(kind=f"k{number}") for number in range(failures)]
+    run = run_of(tmp_path / "run", [(case, checked(case, "mine", *leaks))], exit_code=exit_code)
+    found = json.loads(badge_json([run]))
+    assert (found["message"], found["color"]) == (message, colour)
+
+
+def test_an_interrupted_run_with_failures_has_a_red_badge(tmp_path: Path) -> None:
+    case = star()
+    run = run_of(tmp_path / "run", [(case, checked(case, "mine", leak()))], exit_code=130)
+    assert json.loads(badge_json([run]))["color"] == "red"
+
+
+def test_reports_are_written_where_they_were_asked_for(tmp_path: Path) -> None:
+    run, summary = failing(tmp_path / "run"), tmp_path / "step.md"
+    summary.write_text("before\n")
+    written = write_reports(
+        [run], folder=tmp_path / "out", junit=tmp_path / "j.xml",
+        environment={"GITHUB_STEP_SUMMARY": str(summary)},
+    )  # fmt: skip
+    assert [path.name for path in written] == [
+        "report.html", "junit.xml", "summary.md", "badge.json", "j.xml",
+    ]  # fmt: skip
+    assert all(path.stat().st_size for path in written)
+    assert summary.read_text().startswith("before\n### ")
+    assert announced([run], {}) == []
+    assert len(announced([run], {"GITHUB_ACTIONS": "true"})) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="file"):
+        write_reports([failing(tmp_path / "run")], folder=tmp_path / "file")
+
+
+def test_what_the_ledger_tolerates_is_skipped_with_that_for_a_reason(tmp_path: Path) -> None:
+    run, case = failing(tmp_path / "run"), star()
+    entry = KnownFailure(
+        number=1, backend="mine", identity="visibility", kind="reads-sibling-0",
+        reason="not reported", expires=date(2999, 1, 1),
+    )  # fmt: skip
+    tolerated = Tolerated(
+        case=case.id, backend="mine", identity="visibility", kind="reads-sibling-0", entry=1
+    )
+    meta = msgspec.structs.replace(run.meta, ledger=(entry,))
+    found = cases(Run(run.folder, meta, (*run.events, tolerated)))
+    (skipped,) = found["treeproof.mine.visibility"]
+    assert (skipped.tag, skipped.get("message")) == (
+        "skipped",
+        "fails only as the ledger says, in 1 case",
+    )

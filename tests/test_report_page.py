@@ -1,0 +1,164 @@
+"""The HTML page without a browser: what it holds, what it must not, and how large it is."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from report_runs import HOSTILE, checked, leak, run_of, star
+
+from treeproof.engine.summary import Run
+from treeproof.reports.page.facts import page_of
+from treeproof.reports.page.render import render
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes, and all text outside of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self._raw = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._raw = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = False
+
+    def handle_data(self, data: str) -> None:
+        self.words += "" if self._raw else data
+
+
+def island(html: str) -> list[dict[str, Any]]:
+    found = re.search(r'id="island">([A-Za-z0-9+/=]*)<', html)
+    assert found
+    drawings: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    return drawings
+
+
+def failing(folder: Path, message: str = "row 2 reads row 1") -> Run:
+    case = star()
+    return run_of(folder, [(case, checked(case, "mine", leak(message)))])
+
+
+def test_a_failure_stands_on_the_page_in_words_with_the_commands(tmp_path: Path) -> None:
+    words = Elements(render(page_of([failing(tmp_path / "run")]))).words
+    assert "✗ 1 distinct failure, in 1 of 1 check" in words
+    assert "row 2 reads row 1" in words
+    assert "treeproof check mine --seed 7" in words
+    assert "5 of 5" in words
+
+
+def test_the_drawing_of_a_failure_holds_tree_keys_slots_and_what_was_recovered(
+    tmp_path: Path,
+) -> None:
+    (drawing,) = island(render(page_of([failing(tmp_path / "run")])))
+    (request,) = drawing["requests"]
+    assert request["parents"] == [-1, 0, 0]
+    assert request["reads"] == [[0], [0, 1], [0, 2]]
+    assert request["first"] == [0, 0, 0]
+    assert len({*request["slots"], *request["prefix_slots"]}) == 6
+    assert drawing["marks"] == [[0, 2, 4, "+", "measured"]]
+    assert [r["values"] for r in drawing["recovered"]] == [[[-1, 0, 1]], [[0, 1, 2]]]
+
+
+def test_a_run_without_failures_says_so_and_an_empty_one_says_that_nothing_was_checked(
+    tmp_path: Path,
+) -> None:
+    case = star()
+    clean = Elements(render(page_of([run_of(tmp_path / "a", [(case, checked(case, "mine"))])])))
+    assert "✓ no identity violated in 1 check" in clean.words
+    assert "Nothing failed in what was checked." in clean.words
+    empty = Elements(render(page_of([run_of(tmp_path / "b", [], exit_code=3)])))
+    assert "backend mine completed no check" in empty.words
+    assert "What was not checked is no pass." in empty.words
+    assert "✓" not in empty.words
+
+
+def test_what_a_backend_says_is_text_and_nothing_else(tmp_path: Path) -> None:
+    plain = Elements(render(page_of([failing(tmp_path / "plain")])))
+    html = render(page_of([failing(tmp_path / "hostile", HOSTILE * 3)]))
+    hostile = Elements(html)
+    assert hostile.tags == plain.tags
+    assert "<script>alert(1)</script>" in hostile.words
+    assert not re.search("[\x00\x1b\u202e]", html)
+
+
+def test_a_message_of_ten_megabytes_is_cut_and_the_cut_is_told(tmp_path: Path) -> None:
+    html = render(page_of([failing(tmp_path / "run", "y" * 10_000_000)]))
+    assert len(html) < 100_000
+    assert "… (10,000,000 characters)" in html
+
+
+def test_script_and_style_are_the_ones_that_the_policy_names(tmp_path: Path) -> None:
+    html = render(page_of([failing(tmp_path / "run")]))
+    policy = next(
+        attributes["content"] or ""
+        for tag, attributes in Elements(html).tags
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'")
+    for part, body in (
+        ("style", re.search(r"<style>(.*?)</style>", html, re.S)),
+        ("script", re.search(r"<script>(.*?)</script>", html, re.S)),
+    ):
+        assert body
+        digest = base64.b64encode(hashlib.sha256(body[1].encode()).digest()).decode()
+        assert f"{part}-src 'sha256-{digest}'" in policy
+    assert not any(
+        name.startswith("on") for _, attributes in Elements(html).tags for name in attributes
+    )
+    assert not re.search(r"(src|href)=\"(?!#)", html)
+
+
+def test_a_case_that_cannot_be_read_leaves_the_words_and_says_why(tmp_path: Path) -> None:
+    run = failing(tmp_path / "run")
+    run.folder.case_path(star().id).write_text("{")
+    html = render(page_of([Run.read(tmp_path / "run")]))
+    assert "row 2 reads row 1" in Elements(html).words
+    (drawing,) = island(html)
+    assert star().id in drawing["missing"]
+
+
+def test_damage_is_told_and_what_stands_before_it_is_shown(tmp_path: Path) -> None:
+    run = failing(tmp_path / "run")
+    with run.folder.events_path("w0").open("ab") as stream:
+        stream.write(b'{"type":"checked"\n')
+    words = Elements(render(page_of([Run.read(tmp_path / "run")]))).words
+    assert "events-w0.ndjson: line 4" in words
+    assert "row 2 reads row 1" in words
+
+
+def test_several_runs_make_one_page(tmp_path: Path) -> None:
+    case = star()
+    clean = run_of(tmp_path / "b", [(case, checked(case, "other"))], backends=("other",))
+    page = page_of([failing(tmp_path / "a"), clean])
+    assert [row.backend for row in page.rows] == ["mine", "other"]
+    assert not page.good
+    assert len(page.blocks) == len(page.drawings) == 1
+
+
+@pytest.mark.long
+def test_five_hundred_failures_of_64_rows_stay_below_two_megabytes(tmp_path: Path) -> None:
+    from page_of_many import many
+
+    html = render(page_of([many(tmp_path / "run", 500, 64)]))
+    assert html.count("<article") == 500
+    assert len(html.encode()) < 2_000_000
+
+
+def test_the_drawings_are_plain_json(tmp_path: Path) -> None:
+    page = page_of([failing(tmp_path / "run")])
+    assert msgspec.json.decode(msgspec.json.encode(page.drawings)) == island(render(page))
