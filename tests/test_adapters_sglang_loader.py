@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from treeproof.backends.adapters import sglang_cuda_tree as cuda_tree
 from treeproof.backends.adapters import sglang_loader
 from treeproof.contract.registry import BackendUnavailable
 
@@ -222,3 +224,63 @@ def test_loading_the_adapter_imports_neither_sglang_nor_triton() -> None:
     script = LOAD + "import sys\nprint([m for m in ('sglang', 'triton') if m in sys.modules])"
 
     assert printed_by(script).splitlines()[-1] == "[]"
+
+
+FAILED = """Failed to build JIT module tree
+stdout:
+[1/2] nvcc -c "cuda.cu" -o "cuda_0.o"
+[2/2] c++ cuda_0.o -L/usr/lib64 -lcudart -o "tree.so"
+/usr/bin/ld: cannot find -lcudart: No such file or directory
+ninja: build stopped: subcommand failed.
+
+stderr:
+"""
+
+
+@pytest.mark.parametrize(
+    ("home", "said"),
+    [
+        ("/opt/cuda", ""),
+        ("", "; CUDA_HOME is not set, /usr was taken for it"),
+    ],
+    ids=["named", "guessed"],
+)
+def test_of_kernels_that_do_not_compile_the_line_that_says_why_is_told_once(
+    home: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fail(name: str, first: str) -> None:
+        tried.append((name, first))
+        raise RuntimeError(FAILED)
+
+    monkeypatch.setattr(sglang_loader, "load", fail)
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setenv("CUDA_HOME", home)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    cuda_tree._compiled.cache_clear()
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable) as caught:
+            cuda_tree.SglangCudaTree().load()
+        assert str(caught.value) == (
+            "sglang's CUDA tree kernels do not compile here: "
+            f"/usr/bin/ld: cannot find -lcudart: No such file or directory{said}"
+        )
+    assert tried == [(cuda_tree.MODULE, "_jit_tree_module")]
+    cuda_tree._compiled.cache_clear()
+
+
+@pytest.mark.parametrize("missing", ["nvcc", "ninja", "c++"])
+def test_a_tool_that_the_cuda_tree_is_compiled_with_is_asked_for_by_name(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def which(tool: str) -> str | None:
+        return None if tool.endswith(missing) else f"/usr/bin/{tool.rpartition('/')[2]}"
+
+    monkeypatch.setattr(cuda_tree, "interpreted", lambda: False)
+    monkeypatch.setattr(shutil, "which", which)
+    for name in ("CUDA_HOME", "CUDA_PATH", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    assert cuda_tree._unavailable().partition(" is not found: ")[0].endswith(missing)
+    monkeypatch.setattr(shutil, "which", lambda tool: f"/usr/bin/{tool.rpartition('/')[2]}")
+    assert cuda_tree._unavailable() == ""

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from ledger_scene import entry, write_ledger
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import load
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.engine.runner import run
+from treeproof.engine.settings import RunSettings
 from treeproof.faults.catalog import named
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import case, request
@@ -128,3 +131,55 @@ def test_a_backend_for_chains_is_not_handed_a_pool_of_two():
     right = load("topology")
     chains = replace(right, capabilities=Capabilities(max_topk=1))
     assert seen(planted.into(chains), case(request((-1, 0)), seed=8)) == set()
+
+
+# --- one that never comes back ---------------------------------------------------------------------
+
+HANGS = """
+import treeproof
+from treeproof.contract.registry import load
+
+RIGHT = load("direct-mask")
+
+
+@treeproof.register(
+    "hangs", consumes=RIGHT.consumes, capabilities=RIGHT.capabilities, numerics=RIGHT.numerics
+)
+class Hangs:
+    def __init__(self):
+        self.right = RIGHT.make()
+        self.attend = self.right.attend
+
+    def build(self, c):
+        while c.selected_index[0].tolist() == [2, 4]:
+            pass
+        return self.right.build(c)
+
+    def attend(self, x, q, k, v, k_cache, v_cache): ...
+"""
+
+
+def test_a_build_that_hangs_on_a_cycle_loses_no_other_verdict_and_is_not_handed_another(tmp_path):
+    """It costs one worker, which is no reason to give the backend up."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    ledger = write_ledger(
+        tmp_path, entry(backend='"hangs"', identity='"contract"', kind='"malformed-hang"')
+    )
+    cases = [case(request((-1, 0, 0), prefix=1), seed=seed) for seed in (8, 9, 12)]
+    settings = RunSettings(
+        backends=(str(tmp_path / "hangs.py"),), ledger=ledger, workers=1, launch_timeout=3.0,
+        store=None, run_dir=tmp_path / "run",
+    )  # fmt: skip
+    found = run(settings, cases=cases)
+    (lost,) = found.losses
+    assert (lost.case, lost.how) == (DUE.id, "hang")
+    assert found.folder.read_case(DUE.id) == DUE
+    (first,) = [check for check in found.checks if check.failures]
+    (failure,) = first.failures
+    assert (failure.kind, failure.stage, failure.severity) == ("malformed-hang", "build", "hang")
+    assert first.case == DUE.id
+    judged = {(cell.identity, cell.evidence): cell.status for cell in first.cells}
+    assert judged.pop(("contract", "measured")) == "fail"
+    assert {judged["position", "declared"], judged["visibility", "measured"]} == {"pass"}
+    assert found.completed_checks("hangs") == len(cases)
+    assert (found.exit_code, [state.state for state in found.ledger]) == (0, ["tolerated"])

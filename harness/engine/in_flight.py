@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -16,10 +17,18 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     backend: str = ""
     stage: str = ""
+    probe: str = ""
+    """What the stage is run for, where that is known."""
     events: str = ""
     """File that the worker writes its events to."""
     offset: int = 0
     """Bytes it held before this task."""
+
+
+class Entering(Protocol):
+    """To be told each stage that a backend enters, and the probe that it is run for."""
+
+    def __call__(self, stage: str, probe: str = "") -> None: ...
 
 
 class InFlightFile:
@@ -35,8 +44,10 @@ class InFlightFile:
     def backend(self) -> str:
         return self._record.backend
 
-    def update(self, backend: str, stage: str) -> None:
-        self._record = msgspec.structs.replace(self._record, backend=backend, stage=stage)
+    def update(self, backend: str, stage: str, probe: str = "") -> None:
+        self._record = msgspec.structs.replace(
+            self._record, backend=backend, stage=stage, probe=probe
+        )
         # What a longer record leaves behind this line's end is not read.
         os.pwrite(self._descriptor, msgspec.json.encode(self._record) + b"\n", 0)
 

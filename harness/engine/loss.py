@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from treeproof.contract.event import Checked, WorkerLost
 from treeproof.contract.failure import Cell, Failure, Identity
 from treeproof.engine.in_flight import InFlight, read_in_flight, record_path, trace_path
@@ -15,6 +17,8 @@ from treeproof.engine.run_folder import BackendMeta, RunFolder, read_events
 from treeproof.engine.worker import DEAD_CONTEXT, Task
 
 TRACE_LINES = 12
+MALFORMED = "malformed"
+"""The probe that hands a build what no caller should: it ends a worker on other grounds than a case."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,13 @@ class Lost:
     detail: str
     gave_up: bool
     """The worker ended by itself because its device took no more work."""
+    probe: str = ""
+    """What the stage was run for."""
+
+    @property
+    def to_malformed(self) -> bool:
+        """Whether it was lost over a malformed selection, and not over the case."""
+        return self.probe == MALFORMED
 
 
 def examine_loss(
@@ -61,6 +72,7 @@ def examine_loss(
         checks=checks,
         blamed=blamed,
         stage="" if record is None else record.stage,
+        probe="" if record is None else record.probe,
         how="hang" if hung else "crash",
         detail="\n".join(filter(None, (end, trace))),
         gave_up=exit_code == DEAD_CONTEXT and blamed is None,
@@ -105,13 +117,15 @@ def events_of_loss(lost: Lost, columns: Iterable[Identity]) -> tuple[WorkerLost,
     """The loss, and a contract failure of the backend that was being checked."""
     assert lost.blamed is not None
     backend, case = lost.blamed.name, lost.task.case.id
+    handed = ", handed a malformed selection of three rows" if lost.to_malformed else ""
     failure = Failure(
         identity="contract",
-        kind=lost.how,
+        kind=f"{MALFORMED}-{lost.how}" if lost.to_malformed else lost.how,
         evidence="measured",
         stage=lost.stage,
-        message=f"{backend} in stage {lost.stage}: {lost.detail}",
+        message=f"{backend} in stage {lost.stage}{handed}: {lost.detail}",
         severity=lost.how,
+        probe=MALFORMED if lost.to_malformed else "",
     )
     cell = Cell(identity="contract", evidence="measured", status="fail", stage=lost.stage)
     others = not_checked(columns, f"its worker was lost: {lost.how}")
@@ -119,6 +133,24 @@ def events_of_loss(lost: Lost, columns: Iterable[Identity]) -> tuple[WorkerLost,
         WorkerLost(case=case, backend=backend, how=lost.how, detail=lost.detail),
         Checked(case=case, backend=backend, cells=(*others, cell), failures=(failure,)),
     )
+
+
+def with_loss(one: Checked, other: Checked) -> Checked:
+    """Two checks of one backend on one case as one: where a malformed selection cost the worker, the
+    case was checked again without. Else the later one stands."""
+    lost = next((c for c in (one, other) if any(map(_to_malformed, c.failures))), None)
+    if lost is None:
+        return other
+    again = other if lost is one else one
+    contract = tuple(cell for cell in lost.cells if cell.identity == "contract")
+    cells = tuple(cell for cell in again.cells if cell.identity != "contract")
+    return msgspec.structs.replace(
+        again, cells=(*cells, *contract), failures=(*again.failures, *lost.failures)
+    )
+
+
+def _to_malformed(failure: Failure) -> bool:
+    return failure.probe == MALFORMED and failure.severity != "wrong"
 
 
 def not_checked(columns: Iterable[Identity], reason: str) -> tuple[Cell, ...]:

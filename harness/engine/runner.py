@@ -12,11 +12,11 @@ from functools import partial
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Began, Checked, Event, Finished
-from treeproof.contract.failure import COLUMNS, Identity
+from treeproof.contract.failure import COLUMNS, PROBES, Identity
 from treeproof.engine.beginning import begin, load_capabilities, new_folder, worker_settings
 from treeproof.engine.explain import explain_failures
 from treeproof.engine.ledger import Ledger
-from treeproof.engine.loss import Lost, events_of_loss, not_checked
+from treeproof.engine.loss import MALFORMED, Lost, events_of_loss, not_checked
 from treeproof.engine.representatives import keep_failures, reduce_failures
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.settings import RunSettings
@@ -111,6 +111,8 @@ class _Session:
     """Backends that each case was given to."""
     losses: Counter[str] = field(default_factory=Counter)
     """Workers that each backend has cost."""
+    spared: set[str] = field(default_factory=set)
+    """Backends that are handed no malformed selection any more: one has cost a worker."""
     idle_losses: int = 0
     """Workers that ended while they checked nothing."""
     failed: bool = False
@@ -247,9 +249,13 @@ class _Session:
                 self.emit(Checked(case=case.id, backend=backend.name, cells=cells))
             else:
                 able.append(backend)
-        if able:
-            known = {backend.name: self.ledger.asking(case, backend) for backend in able}
-            self.pool.submit(case, tuple(able), frozenset(self.columns), self._ends(), known)
+        known = {backend.name: self.ledger.asking(case, backend) for backend in able}
+        every = frozenset(PROBES)
+        for probes in (every, every - {MALFORMED}):
+            same = tuple(b for b in able if (b.name in self.spared) == (probes != every))
+            if same:
+                columns = frozenset(self.columns)
+                self.pool.submit(case, same, columns, self._ends(), known, probes)
 
     def _why_not(self, case: VerifyCase, backend: BackendMeta) -> str:
         """Why the backend is not launched on this case; empty where it is."""
@@ -294,8 +300,11 @@ class _Session:
             return
         over = {checked.backend for checked in outcome.checks}
         if outcome.blamed is not None:
-            over.add(outcome.blamed.name)
-            self.losses[outcome.blamed.name] += 1
+            if outcome.to_malformed:  # all else that the case has to tell is still to come
+                self.spared.add(outcome.blamed.name)
+            else:
+                over.add(outcome.blamed.name)
+                self.losses[outcome.blamed.name] += 1
             lost, failed = events_of_loss(outcome, self.columns)
             self.emit(lost)
             self._weigh(outcome.task.case, failed)

@@ -27,6 +27,7 @@ from treeproof.contract.kernels import Kernel
 from treeproof.engine.completed import COMPLETED, unchecked_shapes
 from treeproof.engine.failure_group import SEVERITIES, FailureGroup, Key
 from treeproof.engine.ledger_state import EntryState, KnownFailures, entry_states
+from treeproof.engine.loss import with_loss
 from treeproof.engine.run_folder import RunFolder, RunMeta
 
 REDUCED_UNIT = "reduced"
@@ -61,7 +62,11 @@ class Run:
     @cached_property
     def _all_checks(self) -> dict[tuple[str, str], Checked]:
         """By case and backend, in the order of the cases whatever worker was first."""
-        found = {(e.case, e.backend): e for e in self.events if isinstance(e, Checked)}
+        found: dict[tuple[str, str], Checked] = {}
+        for event in self.events:
+            if isinstance(event, Checked):
+                place = (event.case, event.backend)
+                found[place] = with_loss(found[place], event) if place in found else event
         order = {case: i for i, case in enumerate(self._all_cases)}
         return dict(sorted(found.items(), key=lambda item: (order.get(item[0][0], 0), item[0][1])))
 

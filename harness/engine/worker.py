@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.failure import PROBES
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
-from treeproof.engine.in_flight import InFlight, InFlightFile, trace_path
+from treeproof.engine.in_flight import Entering, InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.watchdog import Watch, watchdog
 
@@ -132,11 +132,11 @@ class _Work:
     in_flight: InFlightFile
     watch: Watch
 
-    def entering(self, backend: str) -> Callable[[str], None]:
-        """To be told each stage that a backend enters."""
+    def entering(self, backend: str) -> Entering:
+        """For the stages of this backend."""
 
-        def enter(stage: str) -> None:
-            self.in_flight.update(backend, stage)
+        def enter(stage: str, probe: str = "") -> None:
+            self.in_flight.update(backend, stage, probe)
             self.watch.arm(stage)
 
         return enter

@@ -92,6 +92,7 @@ class WorkerPool:
         identities: frozenset[str],
         until: float | None = None,
         known: Known = NOTHING_KNOWN,
+        probes: frozenset[str] = frozenset(PROBES),
     ) -> None:
         """Check a case, recorded in the run folder; the outcome comes from `wait`.
 
@@ -103,7 +104,17 @@ class WorkerPool:
             held[id(launch.seat)] += 1
         seat = min(self.seats, key=lambda seat: held[id(seat)])
         self._launches.append(
-            self._launch(seat, case, backends, identities, seat.name, until=until, known=known)
+            self._launch(
+                seat,
+                case,
+                backends,
+                identities,
+                seat.name,
+                None,
+                probes=probes,
+                until=until,
+                known=known,
+            )
         )
 
     def wait(self) -> list[Done | Lost]:

@@ -36,6 +36,7 @@ def events_of_losses(folder: RunFolder, columns: Iterable[str]) -> list[Event]:
         lost = Lost(
             task=Task(record.task, case, (blamed,), judged), checks=(), blamed=blamed,
             stage=record.stage, how="crash", detail="the process of the test ended", gave_up=False,
+            probe=record.probe,
         )  # fmt: skip
         events += [case_drawn(case, UNIT), *events_of_loss(lost, judged)]
     return events

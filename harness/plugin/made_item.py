@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from treeproof.contract.failure import COLUMNS, Failure
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import FailureKey, Reproducer, decode_reproducer
 from treeproof.engine.beginning import versions
+from treeproof.engine.in_flight import Entering
 from treeproof.engine.loss import not_checked
 from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.settings import RunSettings
@@ -203,7 +204,7 @@ class _Item:
         self,
         case: VerifyCase,
         columns: Iterable[str],
-        enter: Callable[[str], None] | None = None,
+        enter: Entering | None = None,
     ) -> Checked:
         from treeproof.engine.check import CheckOptions, check_case
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import msgspec
 from treeproof.config import read_folder, run_settings
 from treeproof.contract.event import Event
 from treeproof.contract.wire import write_atomically
-from treeproof.engine.in_flight import InFlight, InFlightFile
+from treeproof.engine.in_flight import Entering, InFlight, InFlightFile
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event, file_name
 from treeproof.generate.profiles import PROFILES
@@ -96,10 +97,10 @@ class PytestRun:
         return self.folder.path / "backends"
 
     @contextmanager
-    def at_work(self, case: VerifyCase, backend: str) -> Iterator[Callable[[str], None]]:
+    def at_work(self, case: VerifyCase, backend: str) -> Iterator[Entering]:
         """Write down the case and then each stage it is in: a process that dies leaves both behind."""
         if not self.writer:
-            yield lambda stage: None
+            yield lambda stage, probe="": None
             return
         folder = self.folder
         folder.make()
@@ -108,7 +109,7 @@ class PytestRun:
         record = InFlight(task=os.getpid(), pid=os.getpid(), case=case.id)
         in_flight = InFlightFile(folder.in_flight, record)
         try:
-            yield lambda stage: in_flight.update(backend, stage)
+            yield partial(in_flight.update, backend)
         finally:
             in_flight.close()
 

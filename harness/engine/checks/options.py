@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from treeproof.contract.failure import COLUMNS, PROBES, Evidence, Identity
 from treeproof.diagnosis.evidence import Group
+from treeproof.engine.in_flight import Entering
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class CheckOptions:
     without: frozenset[tuple[Identity, Evidence]] = frozenset()
     probes: frozenset[str] = frozenset(PROBES)
     repaired: frozenset[Group] = frozenset()
-    in_flight: Callable[[str], None] | None = None
+    in_flight: Entering | None = None
 
     def __post_init__(self) -> None:
         unknown = sorted(self.probes - set(PROBES))

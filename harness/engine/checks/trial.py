@@ -116,7 +116,7 @@ class Trial:
         """
         self.stage = stage
         if self.options.in_flight is not None:
-            self.options.in_flight(stage)
+            self.options.in_flight(stage, self.probe)
         if stage in self.backend.stages:
             self.called.add(stage)
         token, run = used.set(frozenset()), (stage, getattr(function, "__name__", ""))
