@@ -1,13 +1,16 @@
 """All that is worth doing on a GPU machine in a few minutes, and a table of what was seen.
 
-    python ci/gpu_evidence.py --out FOLDER [--minutes 8] [--trees SHAPES.json] [BACKEND...]
+    python ci/gpu_evidence.py --out FOLDER --ledger docs/findings.toml [--seconds 380]
+                              [--trees SHAPES.json] [BACKEND...]
 
-Four things: backends are checked on drawn cases of the gpu profile, several at once as most of the
-time goes into compiling; the same on published tree shapes, where a file of them is given; trees a
-minute through the attention checks, one backend at a time; the oracle against its roofline. Writes
-`evidence.json` and `evidence.md` into the folder, and the runs themselves below it. What was begun and
-did not end in time is said so, and counts as nothing. Exits 1 where a backend violates an identity that
-its ledger of known failures does not tolerate.
+Four things: the oracle against its roofline; trees a minute through the attention checks, one backend at
+a time; then, in all the time that is left, backends on drawn cases of the gpu profile, several at once as
+most of the time goes into compiling, and on published tree shapes, where a file of them is given. Writes
+`evidence.json` and `evidence.md` into the folder after each of them, and the runs themselves below it.
+
+Nothing runs on after `--seconds`. A backend that was begun and did not end by then is told to stop, is
+said so with what it had found, and counts as nothing; one that cannot run here says what it lacks. Exits 1
+where a backend violates an identity that the ledger does not tolerate, 3 where one did not end.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from evidence_page import markdown
 
 import treeproof
 from treeproof.contract.failure import IDENTITIES
@@ -46,27 +50,52 @@ THEIRS = (
 )  # fmt: skip
 MEASURED = (*OURS, "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "torch-varlen-cascade", "sglang-extend")  # fmt: skip
 """Backends whose trees a minute are measured."""
+LAST = 190
+"""Seconds that are kept for checks: two backends one after the other in each place."""
+OVER = 15.0
+"""Seconds in which a check that is told to stop writes down what it found."""
+HANGS = {"sglang-cuda-tree": 60}
+"""Backends that are known to hang on a malformed selection, and after how long it is taken for that: it
+takes half a minute to compile. They go first, and have so much longer."""
 WITH_TREES = (*OURS, "fa3-page-table", "fa4-page-table", "flex-attention")
 
 
 def treeproof_check(arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
-    """Exit code and output; None: it did not end in time."""
+    """Exit code and output; None: it did not end in time, and was told to stop."""
     command = [sys.executable, "-m", "treeproof", "check", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired as late:
-        return None, (late.stdout or b"").decode() if isinstance(late.stdout, bytes) else ""
-    return done.returncode, done.stdout + done.stderr
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        try:
+            said, _ = process.communicate(timeout=max(0.0, seconds - OVER))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                said, _ = process.communicate(timeout=OVER)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                said, _ = process.communicate()
+            return None, said
+    return process.returncode, said
 
 
 def checked(
-    name: str, folder: Path, given: argparse.Namespace, trees: Path | None
+    name: str, folder: Path, given: argparse.Namespace, trees: Path | None, until: float
 ) -> dict[str, Any]:
-    """One backend on drawn cases, or on the shapes of a file."""
+    """One backend on drawn cases, or on the shapes of a file; `until` of `time.perf_counter()`."""
     folder = folder / ("trees" if trees else "drawn") / name
+    hang = HANGS.get(name, 0)
+    left = until - time.perf_counter()
+    if left < 2 * OVER:
+        return {
+            "backend": name,
+            "exit": None,
+            "wall_s": 0.0,
+            "state": "not begun: no time was left",
+        }
+    seconds = min(given.check_seconds + hang, left - 2 * OVER)
     arguments = [name, "--device", "cuda", "--profile", "gpu", "--seed", str(given.seed), "-n", "1"]
-    arguments += ["--run-dir", str(folder), "--time", f"{given.check_seconds}s"]
-    arguments += ["--launch-timeout", "180s"]
+    arguments += ["--run-dir", str(folder), "--time", f"{seconds:.0f}s"]
+    arguments += ["--launch-timeout", f"{hang or 180}s"]
     if trees:
         arguments += ["--trees", str(trees), "--prefix", "63", "--prefix", "1000"]
     else:
@@ -74,14 +103,22 @@ def checked(
     if given.ledger:
         arguments += ["--ledger", str(given.ledger)]
     start = time.perf_counter()
-    code, said = treeproof_check(arguments, given.check_seconds + 120)
+    code, said = treeproof_check(arguments, left)
     found: dict[str, Any] = {
         "backend": name, "exit": code, "wall_s": round(time.perf_counter() - start, 1),
     }  # fmt: skip
     (folder.parent / f"{name}.txt").write_text(said)
-    if code is None or not (folder / "meta.json").exists():
-        return {**found, "state": "did not end in time" if code is None else said.strip()[-400:]}
-    return {**found, **figures(Run.read(folder), name)}
+    if not (folder / "meta.json").exists():
+        return {**found, "state": said.strip()[-400:] or "did not begin in time"}
+    run = Run.read(folder)
+    return {**found, **(figures(run, name) if code is not None else cut_short(run, name))}
+
+
+def cut_short(run: Run, name: str) -> dict[str, Any]:
+    """What there was of a run that did not end; none of it counts."""
+    until_then = [f"{run.completed_checks(name)} checks"]
+    until_then += [f"{g.identity} {g.kind} in {g.checks}" for g in run.failures]
+    return {"state": f"did not end in time; until then {', '.join(until_then)}"}
 
 
 def figures(run: Run, name: str) -> dict[str, Any]:
@@ -142,9 +179,18 @@ def bench(script: str, *arguments: str, seconds: float) -> tuple[int | None, str
     return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
 
-def throughput(name: str) -> dict[str, Any]:
+def throughput(name: str, seconds: float) -> dict[str, Any]:
+    if seconds < OVER:
+        return {"backend": name, "state": "not begun: no time was left"}
     code, said = bench(
-        "throughput.py", name, "--seconds", "4", "--cases", "8", "--json", seconds=90
+        "throughput.py",
+        name,
+        "--seconds",
+        "4",
+        "--cases",
+        "8",
+        "--json",
+        seconds=min(90.0, seconds),
     )
     if code != 0:
         return {"backend": name, "state": said.strip()[-300:] or "did not end in time"}
@@ -163,6 +209,7 @@ def versions() -> dict[str, str]:
         "flash-attn-4",
         "nvidia-cutlass-dsl",
         "sglang",
+        "apache-tvm-ffi",
         "hypothesis",
     ):
         try:
@@ -170,86 +217,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found | {"cuda": torch.version.cuda or "none"}
-
-
-def cell_of(counts: dict[str, int]) -> str:
-    said = [str(counts["pass"])] if counts["pass"] else []
-    said += [f"**{counts['fail']} failed**"] if counts["fail"] else []
-    said += [f"{counts['known']} known"] if counts.get("known") else []
-    return ", ".join(said) or "–"
-
-
-def markdown(evidence: dict[str, Any]) -> str:
-    """The tables, for people."""
-    columns = (*IDENTITIES, "output", "contract")
-    lines = [
-        f"# Seen on {evidence['device']}, {evidence['date']}",
-        "",
-        ", ".join(f"{name} {version}" for name, version in evidence["versions"].items()),
-        "",
-        f"Seed {evidence['seed']}, profile gpu; {evidence['wall_s']:.0f} s in all. A cell counts verdicts of "
-        "both kinds of evidence that passed, that failed, and that failed as docs/findings.md says; a dash "
-        "is no verdict.",
-        "",
-    ]
-    for title, part in (
-        ("Drawn cases", "drawn"),
-        ("Published tree shapes, prefix 63 and 1,000", "trees"),
-    ):
-        if not evidence[part]:
-            continue
-        lines += [
-            f"## {title}", "",
-            f"| backend | {' | '.join(columns)} | checks | trees | rows p50/p90 | prefix p50/p90 | margin |",
-            "|---" * (len(columns) + 6) + "|",
-        ]  # fmt: skip
-        for one in evidence[part]:
-            if one.get("state") != "checked":
-                reason = str(one.get("state", "")).replace("|", "/").replace("\n", " ")
-                lines.append(f"| {one['backend']} | {reason} |" + " |" * (len(columns) + 4))
-                continue
-            cells = [cell_of(one["cells"][column]) for column in columns]
-            sizes = [
-                f"{one[what]['p50']:.0f} / {one[what]['p90']:.0f}" for what in ("rows", "prefix")
-            ]
-            margin = ", ".join(f"{k} {v}" for k, v in one["margins"].items())
-            lines.append(
-                f"| {one['backend']} | {' | '.join(cells)} | {one['checks']} | {one['trees']} | "
-                f"{' | '.join(sizes)} | {margin or '–'} |"
-            )
-        lines.append("")
-    failing = [one for part in ("drawn", "trees") for one in evidence[part] if one.get("failures")]
-    if failing:
-        lines += ["## What failed", ""]
-        for one in failing:
-            for failure in one["failures"]:
-                lines.append(
-                    f"- `{one['backend']}` {failure['identity']} {failure['kind']}: {failure['message']}; "
-                    f"likely cause: {failure['cause'] or 'unknown'}"
-                )
-        lines.append("")
-    lines += ["## Which kernels ran", ""]
-    lines += [f"- `{one['backend']}`: " + ", ".join(f"`{k}`" for k in one["kernels"]) for one in evidence["drawn"] if one.get("kernels")]  # fmt: skip
-    lines += [
-        "", "## Trees a minute, without compilation", "",
-        "| backend | trees a minute | allclose loop | times | rows p50/p90 | prefix p50/p90 | oracle | kernels | treeproof, µs a tree |",
-        "|---" * 9 + "|",
-    ]  # fmt: skip
-    for one in evidence["throughput"]:
-        if "trees_a_minute" not in one:
-            reason = (
-                str(one.get("state") or one.get("refused")).replace("|", "/").replace("\n", " ")
-            )
-            lines.append(f"| {one['backend']} | {reason} |" + " |" * 7)
-            continue
-        lines.append(
-            f"| {one['backend']} | {one['trees_a_minute']:,.0f} | {one['allclose_trees_a_minute']:,.0f} | "
-            f"{one['trees_a_minute'] / one['allclose_trees_a_minute']:.0f} | "
-            f"{one['rows_p50']:.0f} / {one['rows_p90']:.0f} | {one['prefix_p50']:.0f} / {one['prefix_p90']:.0f} | "
-            f"{one['oracle_share']:.0%} | {one['backend_share']:.0%} | {one['own_us_a_tree']:.0f} |"
-        )
-    lines += ["", "## The oracle", "", "```", evidence["roofline"].strip(), "```", ""]
-    return "\n".join(lines)
 
 
 def main() -> int:
@@ -262,7 +229,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check-seconds", type=int, default=75)
     parser.add_argument("--at-once", type=int, default=16)
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=380.0)
     parser.add_argument(
         "--onto",
         type=Path,
@@ -292,21 +259,25 @@ def main() -> int:
         (given.out / "evidence.md").write_text(markdown(evidence))
 
     def left() -> float:
-        return given.minutes * 60 - (time.perf_counter() - start)
+        return given.seconds - (time.perf_counter() - start)
 
     if again is None:
         evidence["roofline"] = bench("oracle_roofline.py", seconds=60)[1]
     for name in MEASURED:
-        if name in names and left() > 240 and again is None:
-            evidence["throughput"].append(throughput(name))
-            print(f"measured {name}", flush=True)
-            save()
-    jobs = [(name, None) for name in names]
+        if name not in names or again is not None:
+            continue
+        evidence["throughput"].append(throughput(name, left() - LAST))
+        print(f"measured {name}", flush=True)
+        save()
+    jobs: list[tuple[str, Path | None]] = [(name, None) for name in names]
     if given.trees and again is None:
         jobs += [(name, given.trees) for name in WITH_TREES if name in names]
+    jobs.sort(key=lambda job: job[0] not in HANGS)
     with ThreadPoolExecutor(given.at_once) as pool:
+        until = start + given.seconds
         waiting = [
-            (trees, pool.submit(checked, name, given.out, given, trees)) for name, trees in jobs
+            (trees, pool.submit(checked, name, given.out, given, trees, until))
+            for name, trees in jobs
         ]
         for trees, job in waiting:
             found = job.result()
@@ -318,9 +289,8 @@ def main() -> int:
             save()
     evidence["drawn"].sort(key=lambda one: (*OURS, *THEIRS, one["backend"]).index(one["backend"]))
     save()
-    return int(
-        any(one.get("exit") in (1, 4) for part in ("drawn", "trees") for one in evidence[part])
-    )
+    exits = {one.get("exit") for part in ("drawn", "trees") for one in evidence[part]}
+    return 1 if exits & {1, 4} else 3 * (None in exits)
 
 
 if __name__ == "__main__":

@@ -240,7 +240,7 @@ stderr:
 @pytest.mark.parametrize(
     ("home", "said"),
     [
-        ("/opt/cuda", ""),
+        ("the/toolkit", ""),
         ("", "; CUDA_HOME is not set, /usr was taken for it"),
     ],
     ids=["named", "guessed"],

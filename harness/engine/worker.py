@@ -190,7 +190,9 @@ def _working(task: Task, settings: WorkerSettings, module: str) -> Iterator[_Wor
     )
     in_flight = InFlightFile(folder.in_flight, record)
     seconds = settings.launch_timeout if settings.watched else None
+    in_flight.update("", "load")
     importlib.import_module(module)  # torch takes seconds, and is no backend's fault
+    in_flight.update("", "")
     try:
         with watchdog(seconds, trace_path(folder.in_flight, task.number)) as watch:
             yield _Work(task, settings, events, in_flight, watch)
