@@ -160,8 +160,7 @@ def valid_committed(result: Any, scene: Scene) -> Committed:
     return result
 
 
-def valid_selected(result: Any, num_rows: int) -> Selected:
-    """Of one request."""
+def valid_selected(result: Any, batch: int, num_rows: int) -> Selected:
     if not isinstance(result, Selected):
         raise Violation(
             contract_failure(
@@ -171,9 +170,10 @@ def valid_selected(result: Any, num_rows: int) -> Selected:
             )
         )
     for name in ("selected_index", "draft_token"):
-        require_tensor(getattr(result, name), name, "select", (1, num_rows - 1), INTS)
-    cells = result.parent_list.numel() if isinstance(result.parent_list, torch.Tensor) else 0
-    require_tensor(result.parent_list, "parent_list", "select", (1, cells), INTS)
+        require_tensor(getattr(result, name), name, "select", (batch, num_rows - 1), INTS)
+    listed = result.parent_list
+    cells = listed.shape[-1] if isinstance(listed, torch.Tensor) and listed.ndim else 0
+    require_tensor(listed, "parent_list", "select", (batch, cells), INTS)
     return result
 
 

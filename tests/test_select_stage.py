@@ -12,6 +12,9 @@ from treeproof.contract.inputs import Selected
 from treeproof.contract.registry import load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.engine.look import look
+from treeproof.faults.catalog import FAULTS
+from treeproof.generate.drafter import LAWS, drafted_pool, grown
 from treeproof.properties.selecting import pools
 
 
@@ -27,9 +30,12 @@ CASE = VerifyCase(
 )
 
 
+DECLARED = CheckOptions(probes=frozenset({"declared"}))
+
+
 def checked(stage, options=None):
     backend = describe(stage, "mine", stages={"select"})
-    return check_case(CASE, backend, options or CheckOptions())
+    return check_case(CASE, backend, options or DECLARED)
 
 
 def kinds(stage):
@@ -40,23 +46,32 @@ def kinds(stage):
     return {f.kind for f in result.failures}
 
 
-def closed(pool, num_rows):
-    """The best, of equal ones the earlier: written anew."""
-    order = sorted(range(pool.scores.shape[1]), key=lambda s: (-float(pool.scores[0, s]), s))
-    chosen = torch.tensor([sorted(order[: num_rows - 1])], dtype=torch.int64)
+def chosen_by(pool, num_rows, sign=1):
+    """The best of each line, of equal ones the earlier (or the later): written anew."""
+    order = [
+        sorted(range(len(line)), key=lambda s, line=line: (-line[s], sign * s))
+        for line in pool.scores.tolist()
+    ]
+    best = [sorted(line[: num_rows - 1]) for line in order]
+    return torch.tensor(best, dtype=torch.int64).view(len(order), num_rows - 1)
+
+
+def taking(pool, chosen):
     width = pool.topk * (pool.spec_steps - 1) + 1
-    return Selected(pool.parents[:, :width], chosen, pool.tokens[:, chosen[0]])
+    return Selected(pool.parents[:, :width], chosen, pool.tokens.gather(1, chosen))
+
+
+def closed(pool, num_rows):
+    return taking(pool, chosen_by(pool, num_rows))
 
 
 def later_of_equals(pool, num_rows):
-    order = sorted(range(pool.scores.shape[1]), key=lambda s: (-float(pool.scores[0, s]), -s))
-    chosen = torch.tensor([sorted(order[: num_rows - 1])], dtype=torch.int64)
-    return replace(closed(pool, num_rows), selected_index=chosen, draft_token=pool.tokens[:, chosen[0]])  # fmt: skip
+    return taking(pool, chosen_by(pool, num_rows, sign=-1))
 
 
 def not_the_best(pool, num_rows):
-    chosen = torch.arange(pool.scores.shape[1])[None, -(num_rows - 1) :][:, : num_rows - 1]
-    return replace(closed(pool, num_rows), selected_index=chosen)
+    chosen = torch.arange(pool.scores.shape[1])[-(num_rows - 1) :][: num_rows - 1]
+    return replace(closed(pool, num_rows), selected_index=chosen.expand(len(pool.scores), -1))
 
 
 def by_score(pool, num_rows):
@@ -138,3 +153,99 @@ def test_the_stage_of_the_reference_is_judged_in_its_own_row_alone():
         ("candidate", "pass")
     ]
     assert not [c for c in checked(lambda pool, n: select(pool, n)).cells if c.stage == "select"]
+
+
+# --- drafters whose probabilities are extreme, NaN, and a vocabulary of their own --------------------
+
+
+def test_a_pool_grows_as_the_tree_of_the_note_does():
+    """A 0.6 with children 0.7 and 0.2, B 0.4 with children 0.8 and 0.1."""
+    pool = grown(
+        [torch.tensor([[0.6, 0.4]]), torch.tensor([[[0.7, 0.2], [0.8, 0.1]]])],
+        [torch.tensor([[65, 66]]), torch.tensor([[[67, 69], [68, 70]]])],
+    )
+
+    assert pool.scores[0].tolist() == pytest.approx([0.6, 0.4, 0.42, 0.12, 0.32, 0.04])
+    assert pool.tokens.tolist() == [[65, 66, 67, 69, 68, 70]]
+    assert pool.parents.tolist() == [[-1, 0, 1, 2, 4]]
+    assert select(pool, 5).selected_index.tolist() == [[0, 1, 2, 4]]
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_drawn_pool_is_one_that_a_drafter_could_have_left(law):
+    pools_of = [drafted_pool(seed, law, 2, topk=3, steps=4) for seed in range(8)]
+    tied = zero = 0
+    for pool in pools_of:
+        for scores, parents, tokens in zip(
+            pool.scores.tolist(), pool.parents.tolist(), pool.tokens.tolist(), strict=True
+        ):
+            level = range(3)
+            for step in range(1, 4):
+                start = 3 + 9 * (step - 1)
+                beams = parents[1 + 3 * (step - 1) : 1 + 3 * step]
+                assert beams == sorted(level, key=lambda s: (-scores[s], s))[:3] or step == 1
+                for r, above in enumerate(beams):
+                    brood = range(start + 3 * r, start + 3 * r + 3)
+                    assert all(0 <= scores[s] <= scores[above] for s in brood)
+                    assert len({tokens[s] for s in brood}) == 3
+                    tied += any(scores[s] == scores[above] > 0 for s in brood)
+                level = range(start, start + 9)
+            zero += scores.count(0.0)
+    assert pools_of[0].scores.dtype == torch.float32
+    assert (tied > 0) == (law in ("certain", "saturated"))
+    assert (zero > 0) == (law in ("certain", "underflowing"))
+
+
+def nan_first(pool, num_rows):
+    """As top-k does: NaN counts as the largest."""
+    scores = pool.scores.nan_to_num(nan=9.0)
+    return closed(replace(pool, scores=scores), num_rows)
+
+
+def with_nan(stage):
+    options = CheckOptions(probes=frozenset({"malformed"}))
+    return {f.key for f in checked(stage, options).failures}
+
+
+def test_scores_that_are_nan_are_refused_or_kept_to_their_request():
+    def refuses(pool, num_rows):
+        if pool.scores.isnan().any():
+            raise ValueError("no order")
+        return closed(pool, num_rows)
+
+    def stumbles(pool, num_rows):
+        if pool.scores.isnan().any():
+            raise KeyError("nan")
+        return closed(pool, num_rows)
+
+    def spills(pool, num_rows):
+        return taking(pool, not_the_best(pool, num_rows).selected_index)
+
+    def outside(pool, num_rows):
+        right = nan_first(pool, num_rows)
+        return replace(
+            right, selected_index=right.selected_index + 10**6 * int(pool.scores.isnan().any())
+        )
+
+    assert with_nan(nan_first) == set()
+    assert with_nan(refuses) == set()
+    assert with_nan(stumbles) == {("contract", "malformed-raises")}
+    assert with_nan(spills) == {("candidate", "wrong-selection")}
+    assert with_nan(outside) == {("candidate", "wrong-selection")}
+    assert check_case(CASE, load("reference"), CheckOptions()).failures == ()
+
+
+def test_only_who_says_so_is_given_a_vocabulary_of_the_drafters_own():
+    given = pools(CASE, mapped=True)[-1]
+    assert given.pool.hot_token_id is not None
+    assert [p.what for p in pools(CASE)] == [p.what for p in pools(CASE, mapped=True)][:-1]
+    draft, target = given.pool.tokens, given.tokens
+    assert not (draft == target).any()
+    assert len(set(given.pool.hot_token_id.tolist())) == len(given.pool.hot_token_id)
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f.stage == "select"], ids=lambda f: f.name)
+def test_the_cause_of_a_wrong_selection_is_named(fault):
+    found = look(fault.smallest, fault.into(load("reference")), CheckOptions())
+
+    assert (found[0].cause, found[0].candidates) == (fault.cause, (fault.cause,))

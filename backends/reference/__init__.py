@@ -16,6 +16,7 @@ from treeproof.backends.reference.finish import finish as finish
 from treeproof.backends.reference.process import process as process
 from treeproof.backends.reference.sample import sample as sample
 from treeproof.backends.reference.select import select as select
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.constraints import Constraints
 from treeproof.contract.drafting import Drafted, DraftStep, Extended
 from treeproof.contract.inputs import (
@@ -42,6 +43,7 @@ from treeproof.contract.stopping import Finished, StopRules
         "retrieve_next_token",
         "retrieve_next_sibling",
     },
+    capabilities=Capabilities(draft_vocabulary=True),
 )
 class Reference:
     """Nine stages; it has no attention of its own."""

@@ -14,7 +14,7 @@ def select(pool: DraftPool, num_rows: int) -> Selected:
 
     Among equal scores the lower pool index wins. Scores alone decide: where a child's score is no
     lower than its parent's (a probability that rounds to 1), the child may be selected without its
-    parent; it keeps its row, gets no link, and `orphans` names it. Raises ValueError where the pool
+    parent; it keeps its row, gets no link, and `orphans` names it. Tokens are the target's ids. Raises ValueError where the pool
     is too small or a score is NaN.
     """
     note("select")
@@ -28,10 +28,11 @@ def select(pool: DraftPool, num_rows: int) -> Selected:
     ranked = torch.sort(pool.scores, dim=1, descending=True, stable=True).indices
     selected = ranked[:, :wanted].sort(dim=1).values
     width = pool.topk * (pool.spec_steps - 1) + 1 if pool.spec_steps > 1 else 0
+    tokens = pool.tokens.gather(1, selected)
     return Selected(
         parent_list=pool.parents[:, :width],
         selected_index=selected,
-        draft_token=pool.tokens.gather(1, selected),
+        draft_token=tokens if pool.hot_token_id is None else pool.hot_token_id[tokens],
     )
 
 

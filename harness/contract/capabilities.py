@@ -50,7 +50,9 @@ class Capabilities(Typed, frozen=True, kw_only=True):
 
     Softcap, sinks, ALiBi and quantised caches (`kv_dtypes`, None being the case's own dtype) are
     sent only to those who say that they take them. `custom_scale`: score scales other than
-    `head_dim ** -0.5`. `tree_kv`: where `attend` reads the verify rows' own K and V, in the cache
+    `head_dim ** -0.5`. `draft_vocabulary`:
+    `select` maps a drafter's ids to the target's (`DraftPool.hot_token_id`); no other is given a map.
+    `tree_kv`: where `attend` reads the verify rows' own K and V, in the cache
     that it wrote or from its operands `k` and `v` (under a quantised cache those are dequantised
     values, rounded to the case's dtype). `lse_base`, `lse_includes_sink`: what the returned
     log-sum-exp means. `empty_rows`: what becomes of a softmax over no key: output 0 and log-sum-exp
@@ -88,6 +90,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     sinks: bool = False
     alibi: bool = False
     custom_scale: bool = True
+    draft_vocabulary: bool = False
     kv_dtypes: Set[CacheDtype] = frozenset({None})
     tree_kv: Literal["cache", "operand"] = "cache"
     lse_base: Literal["e", "2"] = "e"

@@ -33,6 +33,9 @@ class DraftPool:
     """(B, k*S + 1): -1, then 0..k-1, then the pool index behind each beam slot of each later level."""
     topk: int
     spec_steps: int
+    hot_token_id: Tensor | None = None
+    """(draft vocabulary,) the target's id of each of the drafter's, which `tokens` then holds; None:
+    they have one vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from treeproof.diagnosis.pages import PAGES
 from treeproof.diagnosis.position import POSITION
 from treeproof.diagnosis.precision import PRECISION
 from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
+from treeproof.diagnosis.selecting import SELECTING
 from treeproof.diagnosis.slots import SLOTS
 from treeproof.diagnosis.stale import STALE
 from treeproof.diagnosis.visibility import VISIBILITY
@@ -44,6 +45,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *COMMITTING,
     *SLOTS,
     *CANDIDATE,
+    *SELECTING,
     *DRAFTING,
     *EXTENDING,
     *NUMBERS,

@@ -20,7 +20,7 @@ from treeproof.properties.probes.influence import Influence
 
 Group = Literal[
     "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "merge", "accept",
-    "commit", "forward", "draft", "extend", "again", "contract",
+    "commit", "forward", "select", "draft", "extend", "again", "contract",
 ]  # fmt: skip
 """Evidence that stands or falls together: a stage's answer, or one field of a build."""
 
@@ -148,7 +148,7 @@ class Observation:
     of int; `links` maps field names to (B, Nmax) tuples; `tables` is a tuple of TableReads; `attend`
     an Attended; `merge` a Merged of what `properties.merging.parts` gives; `accept` a tuple of tuples
     of Walk and `commit` a tuple of Commit, one a round; `forward` a Forward; `draft` a `laid_out.Phase`;
-    `extend` a tuple of `renewed.Round`, one a round; `again` a tuple of Again; `contract` a
+    `extend` a tuple of `renewed.Round`, one a round; `select` a tuple of `chosen.Chosen`, one a pool; `again` a tuple of Again; `contract` a
     frozenset of (kind, stage, detail). Stages after `build` were given what a right build
     would have given them, so each group shows what its own stage does.
     """

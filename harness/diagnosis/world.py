@@ -12,6 +12,7 @@ import numpy as np
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.target_model import TargetModel
+from treeproof.diagnosis.chosen import Select, select_all, the_best
 from treeproof.diagnosis.engine import Columns, EngineRun, Inside
 from treeproof.diagnosis.evidence import (
     Attended,
@@ -67,6 +68,7 @@ class World:
     beside: Contract = frozenset()
     """Contracts that may be broken as well where what is stated shows; never alone."""
     merge: Merge = softmerge
+    select: Select = the_best
     draft: Draft = as_allotted
     extend: Extend = as_accepted
     masks_alone: bool = False
@@ -101,6 +103,8 @@ class World:
             names = like.found[group][0] if like.found[group] else ()
             rounds = self.extend(self.ground)
             return tuple({name: made[name] for name in names} for made in rounds)
+        if group == "select":
+            return select_all(self.select, self.ground.case, like.capabilities)
         if group == "links":
             return {name: self.links[name] for name in like.found[group]}
         if group == "accept":

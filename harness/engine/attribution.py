@@ -24,7 +24,7 @@ _DECLARED: dict[str, Groups] = {
     "kv": frozenset({"slots", "lengths"}),
 }
 _STALE = "stale"
-_BY_ITSELF = frozenset({"draft", "merge"})
+_BY_ITSELF = frozenset({"draft", "merge", "select"})
 """Stages that are tried on something of their own, which no build has a part in."""
 
 Repaired = Callable[[Groups], Sequence[Failure]]

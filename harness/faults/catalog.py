@@ -35,6 +35,7 @@ from treeproof.faults import (
     processing,
     reads,
     samples,
+    selects,
     slots,
     state,
     walk_edits,
@@ -84,6 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     *extends.FAULTS,
     *processing.FAULTS,
     *endings.FAULTS,
+    *selects.FAULTS,
 )
 
 

@@ -25,7 +25,7 @@ from treeproof.properties.malformed import judge_malformed
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure
 
-_ONE_IN = 4
+ONE_IN = 4
 """Cases that do this: what is handed in depends on the shape and layout alone."""
 
 _TOPK, _STEPS = 2, 2
@@ -90,7 +90,7 @@ def _is_due(trial: Trial) -> bool:
     """Whether there is a build to be judged, sound so far, that can be handed an orphan."""
     own = trial.has("build") and not trial.borrows("build") and not trial.broken
     most = trial.backend.capabilities.max_topk
-    due = trial.options.due(trial.case.seed, 0, _ONE_IN)
+    due = trial.options.due(trial.case.seed, 0, ONE_IN)
     return own and due and (most is None or most >= _TOPK)
 
 
@@ -99,12 +99,12 @@ def _built(trial: Trial, instance: Any, scene: Scene, made: Candidates) -> Mappi
     try:
         return contract.valid_built(trial.call("build", instance.build, copied(made)), scene)
     except Violation as violation:
-        if _is_refusal(violation.__cause__):
+        if is_refusal(violation.__cause__):
             return None
         raise
 
 
-def _is_refusal(error: BaseException | None) -> bool:
+def is_refusal(error: BaseException | None) -> bool:
     """Said by somebody who looked, unlike a lookup that fails or memory that is not there."""
     if isinstance(error, RuntimeError) and is_device_fault(error):
         return False
