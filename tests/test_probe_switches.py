@@ -286,7 +286,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "stale": (PositionsBufferOfTheFirstBatch, ("position", "stale-position")),
 }
 
-ELSEWHERE = {"process", "finish", "draft", "kernels", "malformed", "merge", "rounds"}
+ELSEWHERE = {"process", "finish", "draft", "kernels", "malformed", "merge", "model", "rounds"}
 """Probes whose faults stand in tests of their own."""
 
 

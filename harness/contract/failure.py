@@ -34,6 +34,7 @@ PROBES: tuple[str, ...] = (
     "draft",
     "malformed",
     "influence",
+    "model",
     "tails",
     "metamorphic",
     "stale",

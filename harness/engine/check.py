@@ -17,6 +17,7 @@ from treeproof.engine.checks.launches import judge_launches, show_what_was_read
 from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.merges import judge_merges
 from treeproof.engine.checks.metamorphic import judge_metamorphic
+from treeproof.engine.checks.model import judge_model
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.requests import judge_requests
@@ -119,6 +120,7 @@ def _run(trial: Trial) -> None:
         judge_selects(trial)
         judge_drafts(trial)
         judge_forward(trial, built)
+        judge_model(trial)
         judge_tails(trial, built)
         judge_metamorphic(trial, built)
         judge_stale(trial, built)

@@ -20,6 +20,7 @@ from treeproof.faults import (
     frontiers,
     heads,
     kernels,
+    layers,
     layouts,
     lengths,
     links,
@@ -86,6 +87,7 @@ FAULTS: tuple[Fault, ...] = (
     *processing.FAULTS,
     *endings.FAULTS,
     *selects.FAULTS,
+    *layers.FAULTS,
 )
 
 

@@ -47,6 +47,8 @@ class Fault:
     """Whether it can be planted into a backend, by stages, fields and capabilities."""
     larger: str = ""
     """Why no reduction ends as small as `smallest`; empty where it does, as all others should."""
+    seeded: bool = False
+    """Only a probe sees it whose turn goes by the seed: drawn cases are given that of `smallest`."""
     fatal: bool = False
     """It may hang or kill the process: it is checked in a worker of its own."""
 

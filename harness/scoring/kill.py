@@ -50,9 +50,13 @@ def kill(
     """
     planted = pair.fault.into(load(pair.backend))
     # A fault of one cache layout is looked for where the caches lie so.
-    storage = pair.fault.smallest.layout.storage
+    storage, seed = pair.fault.smallest.layout.storage, pair.fault.smallest.seed
     drawn = (
-        msgspec.structs.replace(c, layout=msgspec.structs.replace(c.layout, storage=storage))
+        msgspec.structs.replace(
+            c,
+            layout=msgspec.structs.replace(c.layout, storage=storage),
+            seed=seed if pair.fault.seeded else c.seed,
+        )
         for c in chain((pair.fault.smallest,) if smallest_first else (), drawn_cases())
     )
     able = (c for c in drawn if planted.capabilities.refusal(c, "cpu") is None)
