@@ -1,7 +1,9 @@
 """What is worked out once: found again by the very objects, and dropped before it grows too large."""
 
+import pytest
+
 from treeproof.diagnosis.ground import Key, as_keys
-from treeproof.diagnosis.kept import Kept, OneOfEqual
+from treeproof.diagnosis.kept import Kept, OneOfEqual, Replayed
 
 
 def test_equal_keys_are_one_object_and_others_are_not():
@@ -31,3 +33,28 @@ def test_a_result_is_kept_for_the_same_objects_and_not_for_equal_ones():
 
     one, equal = [1], [1]
     assert [ask(one), ask(one), ask(equal), ask(one, equal), ask(one)] == [1, 1, 2, 3, 4]
+
+
+def test_what_is_gone_through_again_is_the_same_and_drawn_no_further_than_asked_for():
+    drawn = []
+    every = Replayed(drawn.append(i) or [i] for i in range(4))
+    first = next(iter(every))
+    assert drawn == [0]
+    one, other = iter(every), iter(every)
+    pairs = [(next(one), next(other)) for _ in range(3)]
+    assert all(a is b for a, b in pairs)
+    assert pairs[0][0] is first
+    assert drawn == [0, 1, 2]
+    assert [*every] == [*every] == [[0], [1], [2], [3]]
+    assert drawn == [0, 1, 2, 3]
+
+
+def test_what_breaks_off_is_never_taken_for_its_end():
+    def broken():
+        yield 1
+        raise LookupError("lost")
+
+    every = Replayed(broken())
+    for _ in range(2):
+        with pytest.raises(LookupError, match="lost"):
+            list(every)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Literal
 
 from treeproof.diagnosis.engine import Inside
 from treeproof.diagnosis.evidence import Group
 from treeproof.diagnosis.ground import Key, Row, Seen, as_keys
+from treeproof.diagnosis.kept import Kept, Replayed
 from treeproof.diagnosis.scope import scopes
 from treeproof.diagnosis.world import World
 
@@ -54,8 +56,13 @@ class Hypothesis:
         """Every way on one case, or those of one family; first those that hold for the whole batch."""
         for number, states in enumerate(self.families or (self.states,)):
             if family in (None, number):
-                for variant in self._of(states, right):
-                    yield replace(variant, family=number) if number else variant
+                yield from _VARIANTS.of(
+                    *(self, states, right), make=partial(self._replayed, number, states, right)
+                )
+
+    def _replayed(self, number: int, states: States, right: World) -> Replayed[Variant]:
+        found = self._of(states, right)
+        return Replayed(replace(one, family=number) for one in found) if number else Replayed(found)
 
     def _of(self, states: States, right: World) -> Iterator[Variant]:
         wide = []
@@ -78,6 +85,10 @@ class Hypothesis:
         elif self.narrow == "rows" and _is_a_law(right, world):
             for where, scope in scopes(right.ground, world.law):
                 yield where, replace(world, scope=scope)
+
+
+_VARIANTS: Kept[Replayed[Variant]] = Kept(1024)
+"""A case is gone through again where parts are explained, and by each backend that fails on it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -43,3 +43,31 @@ class OneOfEqual(Generic[Items]):
                 self._found = {items: items}
                 self._held = len(items)
         return found
+
+
+class Replayed(Generic[T]):
+    """What an iterator gives, drawn from it once however often it is gone through, and no further
+    than anybody has gone. Where it raises, it does so each time."""
+
+    def __init__(self, rest: Iterator[T]) -> None:
+        self._rest = rest
+        self._found: list[T] = []
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        at = 0
+        while at < len(self._found) or self._draw():
+            yield self._found[at]
+            at += 1
+
+    def _draw(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        try:
+            self._found.append(next(self._rest))
+        except StopIteration:
+            return False
+        except Exception as error:
+            self._error = error
+            raise
+        return True
