@@ -15,9 +15,11 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, checked, leak, run_of, star
 
+from treeproof.contract.script import Admit, Round, Turn
 from treeproof.engine.summary import Run
 from treeproof.reports.page.facts import page_of
 from treeproof.reports.page.render import render
+from treeproof.reports.script_lines import script_lines
 
 
 class Elements(HTMLParser):
@@ -130,6 +132,16 @@ def test_a_case_that_cannot_be_read_leaves_the_words_and_says_why(tmp_path: Path
     assert "row 2 reads row 1" in Elements(html).words
     (drawing,) = island(html)
     assert star().id in drawing["missing"]
+
+
+def test_a_script_is_shown_step_by_step(tmp_path: Path) -> None:
+    case = msgspec.structs.replace(
+        star(), script=(Admit(request=0), Round(turns=(Turn(request=0, accept=1),)))
+    )
+    run = run_of(tmp_path / "run", [(case, checked(case, "mine", leak()))])
+    words = Elements(render(page_of([run]))).words
+    assert all(line in words for line in script_lines(case))
+    assert "admit" in words
 
 
 def test_damage_is_told_and_what_stands_before_it_is_shown(tmp_path: Path) -> None:

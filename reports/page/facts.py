@@ -19,6 +19,7 @@ from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
 from treeproof.reports.failure_block import wrong_sign
 from treeproof.reports.matrix import Tally, tallies
+from treeproof.reports.script_lines import script_lines
 from treeproof.reports.terminal import explained, figures, last_words, replay_command
 from treeproof.reports.text import shown
 
@@ -50,6 +51,8 @@ class Block:
     replay: str
     reduce: str
     trace: str
+    script: tuple[str, ...] = ()
+    """The steps of a case that is a script; what such a case has no drawing of."""
 
     @property
     def anchor(self) -> str:
@@ -170,6 +173,7 @@ def _block(run: Run, group: FailureGroup, number: int) -> Block:
         case=f"{case}; {what.reduction}" if case and what.reduction else case,
         varies=what.varies,
         replay=what.replay,
+        script=tuple(script_lines(what.case)) if what.case and what.case.script else (),
         **_further_commands(run, group),
     )
 
@@ -180,7 +184,7 @@ def _cause(diagnosed: Diagnosed | None, failure: Failure) -> str:
     return f"likely cause: {failure.cause}" if failure.cause else ""
 
 
-def _further_commands(run: Run, group: FailureGroup) -> dict[str, str]:
+def _further_commands(run: Run, group: FailureGroup) -> dict[str, Any]:
     """`reduce` and `trace` of the kept case; empty while there is no file of it."""
     words = shlex.split(replay_command(run, group))
     if words[1] != "replay":
@@ -200,6 +204,8 @@ def _drawing(run: Run, group: FailureGroup) -> dict[str, Any]:
         case = run.folder.read_case(group.case)
     except FileError as error:
         return {"missing": shown(str(error))}
+    if case.script:
+        return {"missing": "its columns move from round to round; the steps above are the case"}
     requests = _chosen(case, group.failure.request)
     ledger, window = SlotLedger.of(case), case.shape.window
     return {

@@ -252,7 +252,7 @@ async function open(article) {
   if (!drawn.has(article)) {
     drawn.set(article, null);
     const data = (await drawings())[Number(details.dataset.drawing)];
-    if (data.missing) canvas.replaceChildren(el("p", {className: "dim", textContent: `No case to draw: ${data.missing}`}));
+    if (data.missing) canvas.replaceChildren(el("p", {className: "dim", textContent: `Nothing to draw: ${data.missing}`}));
     else {
       const drawing = new Drawing(article, canvas, data);
       drawing.draw();
