@@ -72,6 +72,7 @@ def run_of(
     found: Sequence[tuple[VerifyCase, Checked]],
     *,
     backends: Sequence[str] = ("mine",),
+    further: Sequence[Event] = (),
     exit_code: int | None = None,
     versions: dict[str, str] | None = None,
 ) -> Run:
@@ -98,6 +99,7 @@ def run_of(
             CaseDrawn(case=case.id, unit="u", tags=(), rows=rows, prefixes=prefixes),
             verdicts,
         ]
+    events += further
     if exit_code is None:
         exit_code = 1 if any(verdicts.failures for _, verdicts in found) else 0
     events.append(Finished(exit_code=exit_code, seconds=1.0))

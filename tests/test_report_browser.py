@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 from report_runs import HOSTILE, checked, leak, run_of, star
 
+from treeproof.contract.event import Read, Shown
 from treeproof.contract.failure import Failure
+from treeproof.contract.ledger import SlotLedger
 from treeproof.reports.page.facts import page_of
 from treeproof.reports.page.render import render
 
@@ -38,7 +41,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (case, checked(case, "mine", leak(), KV)),
         (other, checked(other, "theirs", leak(HOSTILE, "reads-twice"))),
     ]
-    run = run_of(folder / "run", found, backends=("mine", "theirs"))
+    slots = SlotLedger.of(case).row_slots(0)
+    reads = tuple(
+        Read(prefix=3.0, slots=tuple((slot, 1.0) for slot in slots[: row + 1])) for row in range(3)
+    )
+    seen = Shown(
+        backend="mine", case=case.id, errors=((0.1, 0.2), (0.3, 0.6), (7.0, 1e9)), reads=reads,
+        declared={"attend: masks": reads}, positions=(3, 4, 4), slots=slots,
+        writes=((slots[0], 0, 0), (slots[1], 1, -1), (slots[2], 2, 2), (15, 1, -2)),
+    )  # fmt: skip
+    run = run_of(folder / "run", found, backends=("mine", "theirs"), further=[seen])
     path = folder / "report.html"
     path.write_text(render(page_of([run])), "utf-8")
     return path
@@ -89,7 +101,7 @@ def tracer(page: Page, number: int = 1) -> Any:
 
 def test_a_click_on_a_node_traces_that_row(opened: Opened) -> None:
     page = opened.page
-    page.locator("#failure-1 summary").click()
+    page.locator("#failure-1 summary").first.click()
     expect(tracer(page).locator("h4")).to_have_text("Row 2 of request 0")
     expect(tracer(page)).to_contain_text("measured: reads but must not: row 1")
     page.locator("#failure-1 svg .node").nth(1).click()
@@ -109,13 +121,31 @@ def test_nodes_are_reached_and_picked_by_the_keyboard(opened: Opened) -> None:
 
 def test_the_wrong_edge_stands_beside_the_right_one(opened: Opened) -> None:
     page = opened.page
-    page.locator("#failure-1 summary").click()
+    page.locator("#failure-1 summary").first.click()
     wrong = page.locator("#failure-1 figure.wrong")
     expect(wrong).to_have_count(1)
     expect(wrong.locator("figcaption")).to_have_text("visibility (measured): parents: differs")
     expect(wrong.locator(".edge.bad")).to_have_count(1)
     expect(wrong.locator(".edge.due")).to_have_count(1)
-    expect(page.locator("#failure-1 td.over")).to_have_text("+")
+    expect(page.locator("#failure-1 td.over[title]")).to_have_text("+")
+
+
+def test_errors_reads_and_writes_are_drawn_from_what_was_seen(opened: Opened) -> None:
+    article = opened.page.locator("#failure-1")
+    article.locator("summary").first.click()
+    expect(article.locator("td.hot")).to_have_text("∞")
+    expect(article.locator("td.warm")).to_have_text("7.00")
+    expect(
+        article.get_by_role("region", name="Keys seen to be read").locator("span.over")
+    ).to_have_text("row 1 ")
+    expect(article.locator("ul.wrong li")).to_have_text(
+        [
+            re.compile(r"\(row 1\) now holds K of row 1 and V of as before"),
+            "slot 15, nobody's, now holds K of row 1 and V of what no row brought",
+        ]
+    )
+    article.get_by_text("Declared: attend: masks").click()
+    expect(article.get_by_role("region", name="attend: masks")).to_be_visible()
 
 
 def test_filters_and_search_leave_what_fits(opened: Opened) -> None:
@@ -149,7 +179,7 @@ def test_a_deep_link_opens_a_failure_at_its_row(browser: Browser, report: Path) 
 def test_hostile_words_are_shown_and_do_nothing(opened: Opened) -> None:
     article = opened.page.locator("article", has_text="reads-twice")
     expect(article.locator(".message")).to_contain_text("<script>alert(1)</script>")
-    article.locator("summary").click()
+    article.locator("summary").first.click()
     expect(article.locator(".tracer")).to_contain_text("Row 2")
     assert opened.page.locator("img").count() == 0
 
@@ -168,9 +198,12 @@ def test_axe_finds_nothing_and_nothing_is_cut_at_the_side(
         viewport={"width": width, "height": 900},
         bypass_csp=True,
     )
-    for summary in found.page.locator("summary").all():
+    for number, summary in enumerate(found.page.locator("details.drawn > summary").all(), start=1):
         summary.click()
-    expect(found.page.locator(".tracer table")).to_have_count(3)
+        # Only then is all that lies below where it stays.
+        expect(found.page.locator(".tracer table")).to_have_count(number)
+    for summary in found.page.locator(".canvas summary").all():
+        summary.click()
     assert found.page.evaluate("document.documentElement.scrollWidth") <= width
     result = Axe().run(found.page)
     assert result.violations_count == 0, result.generate_report()
@@ -201,6 +234,6 @@ def test_five_hundred_failures_are_there_within_a_second(browser: Browser, tmp_p
     print(f"interactive after {ready:.0f} ms")
     found.page.locator("#find").fill("reads-sibling-321")
     expect(found.page.locator("article:visible")).to_have_count(1)
-    found.page.locator("article:visible summary").click()
+    found.page.locator("article:visible summary").first.click()
     expect(found.page.locator("article:visible .tracer table")).to_be_visible()
     found.close()

@@ -15,6 +15,8 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, checked, leak, run_of, star
 
+from treeproof.contract.event import Read, Shown
+from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.script import Admit, Round, Turn
 from treeproof.engine.summary import Run
 from treeproof.reports.page.facts import page_of
@@ -132,6 +134,24 @@ def test_a_case_that_cannot_be_read_leaves_the_words_and_says_why(tmp_path: Path
     assert "row 2 reads row 1" in Elements(html).words
     (drawing,) = island(html)
     assert star().id in drawing["missing"]
+
+
+def test_what_was_seen_on_the_case_is_drawn_request_by_request(tmp_path: Path) -> None:
+    case = star()
+    slots = SlotLedger.of(case).row_slots(0)
+    reads = tuple(Read(prefix=3.0, slots=((slot, 1.0),)) for slot in slots)
+    seen = Shown(
+        backend="mine", case=case.id, errors=((0.1, 0.2), (0.3, 0.4), (7.0, 0.5)), reads=reads,
+        declared={"attend: masks": reads}, writes=((slots[0], 0, 0), (9, 1, -2)),
+        positions=(3, 4, 4), slots=slots, links={"retrieve_next_token": ((1, -1, -1),)},
+    )  # fmt: skip
+    run = run_of(tmp_path / "run", [(case, checked(case, "mine", leak()))], further=[seen])
+    (drawing,) = island(render(page_of([run])))
+    assert drawing["seen"]["errors"] == [[[0.1, 0.2], [0.3, 0.4], [7.0, 0.5]]]
+    assert drawing["seen"]["reads"][0][2] == [3.0, [[slots[2], 1.0]]]
+    assert drawing["seen"]["links"] == {"retrieve_next_token": [[1, -1, -1]]}
+    assert drawing["seen"]["owners"][str(slots[1])] == [0, 4]
+    assert "9" not in drawing["seen"]["owners"]
 
 
 def test_a_script_is_shown_step_by_step(tmp_path: Path) -> None:

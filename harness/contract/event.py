@@ -102,6 +102,35 @@ class Diagnosed(_Event, frozen=True, tag="diagnosed"):
     seconds: float = 0.0
 
 
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """What one row was seen, or told, to read."""
+
+    prefix: float
+    """Keys of its own prefix."""
+    slots: tuple[tuple[int, float], ...]
+    """Other slots, and how often each."""
+
+
+class Shown(_Event, frozen=True, tag="shown"):
+    """What one backend showed on the smallest case of a failure, for pictures of it. Rows are flat over
+    the batch; a field is empty where the backend gave no such evidence."""
+
+    backend: str
+    case: str
+    errors: tuple[tuple[float, ...], ...] = ()
+    """Of each real row and query head, the largest error over its bound; 1e9 stands for no number."""
+    reads: tuple[Read, ...] = ()
+    """What each real row was seen to read."""
+    declared: dict[str, tuple[Read, ...]] = {}
+    """Form of a table to what it tells each real row to read."""
+    writes: tuple[tuple[int, int, int], ...] = ()
+    """Slot that changed, and the rows whose K and V it holds: -1 as before, -2 nobody's, -3 padding."""
+    positions: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
+    links: dict[str, tuple[tuple[int, ...], ...]] = {}
+    """Field to its rows, one a request."""
+
+
 class Tolerated(_Event, frozen=True, tag="tolerated"):
     """A failure of a check that an entry of the run's ledger tolerates."""
 
@@ -143,5 +172,14 @@ class Finished(_Event, frozen=True, tag="finished"):
 
 
 Event = (
-    CaseDrawn | Checked | WorkerLost | Reduced | Diagnosed | Tolerated | Covered | Began | Finished
+    CaseDrawn
+    | Checked
+    | WorkerLost
+    | Reduced
+    | Diagnosed
+    | Shown
+    | Tolerated
+    | Covered
+    | Began
+    | Finished
 )

@@ -38,7 +38,7 @@ def explain_failures(
     settings: RunSettings,
     emit: Callable[[Event], None],
 ) -> None:
-    """Emit a `Diagnosed` for each failure whose evidence could be gathered.
+    """Emit a `Diagnosed` for each failure whose evidence could be gathered, and what was seen.
 
     Raises InternalError, after all of them, where treeproof itself failed.
     """
@@ -50,7 +50,7 @@ def explain_failures(
     for seat in pool.seats:
         seats.put(seat)
 
-    def work(alike: Sequence[FailureGroup]) -> list[Diagnosed]:
+    def work(alike: Sequence[FailureGroup]) -> list[Event]:
         first = alike[0]
         if first.failure.severity == "hang":
             return [_hangs(group) for group in alike]
@@ -58,7 +58,7 @@ def explain_failures(
             return []
         seat = seats.get()
         try:
-            found = pool.diagnose(
+            found, picture = pool.diagnose(
                 seat,
                 by_name[first.backend],
                 run.folder.read_case(first.case),
@@ -70,7 +70,10 @@ def explain_failures(
             return []
         finally:
             seats.put(seat)
-        return [about(group.identity, group.kind, found) for group in alike] if found else []
+        events: list[Event] = [] if picture is None else [picture]
+        if found:
+            events += [about(group.identity, group.kind, found) for group in alike]
+        return events
 
     together = _together(run.failures)
     with ThreadPoolExecutor(len(pool.seats)) if len(pool.seats) > 1 else nullcontext() as threads:

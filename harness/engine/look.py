@@ -11,7 +11,7 @@ import msgspec
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Diagnosed
+from treeproof.contract.event import Diagnosed, Shown
 from treeproof.contract.failure import Failure
 from treeproof.diagnosis.apart import Groups
 from treeproof.diagnosis.diagnose import UNKNOWN, Diagnosis, diagnose, wrong_groups
@@ -20,6 +20,7 @@ from treeproof.engine.attribution import Repaired, part_of, suspected
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.observe import observe
+from treeproof.engine.shown import shown
 
 _NOT_OBSERVED = frozenset({
     "nondeterministic", "not-repeatable", "changes-with-stream", "reads-undeclared-input",
@@ -43,8 +44,15 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> tuple[Dia
     First the one cause of everything, `unknown` where there is none, and of no identity and kind;
     then that of each distinct failure, where a backend has several faults.
     """
+    return look_and_show(case, backend, options)[0]
+
+
+def look_and_show(
+    case: VerifyCase, backend: Backend, options: CheckOptions
+) -> tuple[tuple[Diagnosed, ...], Shown | None]:
+    """The same, and what was seen, for pictures of it."""
     if case.script:
-        return ()
+        return (), None
     start = time.perf_counter()
     checked = check_case(case, backend, options)
     stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)
@@ -54,14 +62,15 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> tuple[Dia
 
     seen = observed(case)
     if seen is None:
-        return ()
+        return (), None
+    picture = shown(seen, backend.name)
     beside = _NOT_OBSERVED if wrong_groups(seen) else _NOT_OBSERVED | _RELATIONS
     seen = seen.with_contract(
         (failure.kind, failure.stage, "") for failure in checked.failures if failure.kind in beside
     )
     found = diagnose(seen, observed)
     if found is None:
-        return ()
+        return (), picture
     whole = _diagnosed(found, backend, case)
     single = _single(checked.failures, seen, found, _repairing(case, backend, options))
     by_failure = [
@@ -71,7 +80,8 @@ def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> tuple[Dia
         for failure, part in single
     ]
     seconds = time.perf_counter() - start
-    return tuple(msgspec.structs.replace(one, seconds=seconds) for one in (whole, *by_failure))
+    causes = (whole, *by_failure)
+    return tuple(msgspec.structs.replace(one, seconds=seconds) for one in causes), picture
 
 
 def _single(

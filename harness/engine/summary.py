@@ -20,6 +20,7 @@ from treeproof.contract.event import (
     Event,
     Finished,
     Reduced,
+    Shown,
     WorkerLost,
 )
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
@@ -214,6 +215,11 @@ class Run:
                 ),
             )
         )
+
+    @cached_property
+    def shown(self) -> dict[tuple[str, str], Shown]:
+        """What was seen on the smallest case of a failure, by case and backend."""
+        return {(e.case, e.backend): e for e in self.events if isinstance(e, Shown)}
 
     @cached_property
     def _diagnoses(self) -> dict[tuple[str, str, str], Diagnosed]:

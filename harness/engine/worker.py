@@ -15,7 +15,7 @@ from typing import Any
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.event import Checked, Diagnosed, Shown
 from treeproof.contract.failure import PROBES
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
@@ -157,8 +157,8 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
         return [_check_one(work, meta) for meta in in_time]
 
 
-def explain(task: Task, settings: WorkerSettings) -> tuple[Diagnosed, ...]:
-    """The cause of what the task's one backend does wrong on the case, as `look` gives it.
+def explain(task: Task, settings: WorkerSettings) -> tuple[tuple[Diagnosed, ...], Shown | None]:
+    """The cause of what the task's one backend does wrong on the case, as `look_and_show` gives it.
 
     Raises InternalError as `check` does.
     """
@@ -171,7 +171,9 @@ def explain(task: Task, settings: WorkerSettings) -> tuple[Diagnosed, ...]:
             identities=task.identities,
             in_flight=work.entering(meta.name),
         )
-        found: tuple[Diagnosed, ...] = looker.look(task.case, load(meta.reference), options)
+        found: tuple[tuple[Diagnosed, ...], Shown | None] = looker.look_and_show(
+            task.case, load(meta.reference), options
+        )
         work.rest()
         return found
 

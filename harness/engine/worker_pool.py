@@ -16,7 +16,7 @@ from typing import Any
 from pebble import ProcessExpired
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.event import Checked, Diagnosed, Shown
 from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.engine import worker
@@ -49,6 +49,8 @@ class Done:
     checks: tuple[Checked, ...]
     diagnosed: tuple[Diagnosed, ...] = ()
     """Where a cause was asked for and found, as `look` gives it."""
+    shown: Shown | None = None
+    """What was seen beside it."""
 
 
 @dataclass(eq=False)
@@ -181,9 +183,9 @@ class WorkerPool:
         *,
         launch_timeout: float,
         abandoned: threading.Event,
-    ) -> tuple[Diagnosed, ...]:
-        """The cause of what a backend does wrong on a case, as `look` gives it; empty where none was
-        found, its worker was lost over it, or it was abandoned."""
+    ) -> tuple[tuple[Diagnosed, ...], Shown | None]:
+        """The cause of what a backend does wrong on a case, as `look_and_show` gives it; empty where
+        none was found, its worker was lost over it, or it was abandoned."""
         columns = frozenset[str](COLUMNS)
         launch = self._launch(
             seat, case, (backend,), columns, "", launch_timeout, function=worker.explain
@@ -192,7 +194,7 @@ class WorkerPool:
         while outcome is None and not abandoned.is_set():
             wait({launch.future}, TICK)
             outcome = self._outcome(launch)
-        return outcome.diagnosed if isinstance(outcome, Done) else ()
+        return (outcome.diagnosed, outcome.shown) if isinstance(outcome, Done) else ((), None)
 
     def stop(self) -> None:
         """End all workers now."""
@@ -223,9 +225,11 @@ class WorkerPool:
         if launch.future.done():
             error = launch.future.exception()
             if error is None:
-                result: list[Checked] | tuple[Diagnosed, ...] | int = launch.future.result()
+                result: list[Checked] | tuple[tuple[Diagnosed, ...], Shown | None] | int = (
+                    launch.future.result()
+                )
                 if isinstance(result, tuple):
-                    return Done(launch.task, (), result)
+                    return Done(launch.task, (), *result)
                 if not isinstance(result, int):
                     return Done(launch.task, tuple(result))
                 survived = result == worker.SURVIVED

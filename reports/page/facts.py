@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.event import Checked, Diagnosed, Shown
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.wire import FileError
@@ -218,7 +218,49 @@ def _drawing(run: Run, group: FailureGroup) -> dict[str, Any]:
         "recovered": _recovered(group.checked, requests),
         "marks": _marks(case, group.checked, requests),
         "others": _others(group.checked, requests),
+        "seen": _seen(case, run.shown.get((group.case, group.backend)), requests),
     }
+
+
+def _seen(case: VerifyCase, found: Shown | None, requests: range) -> dict[str, Any] | None:
+    """What was seen on this case, a list a request: rows are real rows, tables hold padded ones too."""
+    if found is None:
+        return None
+    rows = [request.num_nodes for request in case.requests]
+    padded = [request.num_rows for request in case.requests]
+
+    def real(values: Sequence[Any]) -> list[Any]:
+        return [list(values[sum(rows[:b]) : sum(rows[: b + 1])]) for b in requests]
+
+    def every(values: Sequence[Any]) -> list[Any]:
+        return [list(values[sum(padded[:b]) : sum(padded[:b]) + rows[b]]) for b in requests]
+
+    return {
+        "errors": real(found.errors),
+        "reads": real([[read.prefix, list(read.slots)] for read in found.reads]),
+        "declared": {
+            form: real([[read.prefix, list(read.slots)] for read in reads])
+            for form, reads in found.declared.items()
+        },
+        "writes": [list(write) for write in found.writes],
+        "positions": every(found.positions),
+        "slots": every(found.slots),
+        "links": {
+            name: [list(table[b]) if b < len(table) else [] for b in requests]
+            for name, table in found.links.items()
+        },
+        "owners": _owners(case, found),
+        "first": [sum(padded[:b]) for b in requests],
+    }
+
+
+def _owners(case: VerifyCase, found: Shown) -> dict[int, list[int]]:
+    """Slots that were read or written, to the request and column that live there; absent: nobody's."""
+    slots = {slot for slot, _, _ in found.writes} | set(found.slots)
+    for reads in (found.reads, *found.declared.values()):
+        slots |= {slot for read in reads for slot, _ in read.slots}
+    owner = SlotLedger.of(case).owner
+    return {slot: list(owner[slot]) for slot in sorted(slots) if slot in owner}
 
 
 def _chosen(case: VerifyCase, request: int | None) -> range:

@@ -40,7 +40,7 @@ class Drawing {
   draw() {
     this.pickers = [];
     this.panel = el("section", {className: "tracer", ariaLabel: `Row tracer, ${this.name}`});
-    this.canvas.replaceChildren(...[this.trees(), this.keys(), this.slots(), this.panel].filter(Boolean));
+    this.canvas.replaceChildren(...[this.trees(), this.keys(), this.heat(), this.reads(), this.slots(), this.tables(), this.panel].filter(Boolean));
     this.pick(this.row, false);
   }
 
@@ -172,6 +172,92 @@ class Drawing {
         el("table", {className: "keys"}, el("thead", {}, head), el("tbody", {}, ...body))));
   }
 
+  seen(field) {
+    const values = this.data.seen && this.data.seen[field][this.index];
+    return values && values.length ? values : null;
+  }
+
+  rowButton(i) {
+    const button = el("button", {type: "button", textContent: i, ariaLabel: `trace row ${i}`});
+    button.addEventListener("click", () => this.pick(i));
+    return el("th", {scope: "row"}, button);
+  }
+
+  table(name, heads, lines, className = "keys") {
+    return el("div", {className: "scroll", tabIndex: 0, role: "region", ariaLabel: `${name}, ${this.name}`},
+      el("table", {className}, el("thead", {}, el("tr", {}, ...heads.map(h => el("th", {scope: "col", textContent: h})))), el("tbody", {}, ...lines)));
+  }
+
+  // Error over bound, a row and query head.
+  heat() {
+    const errors = this.seen("errors");
+    if (!errors) return null;
+    const worst = Math.max(...errors.flat());
+    const say = x => x >= 1e9 ? "∞" : x >= 1000 ? x.toExponential(0) : x >= 10 ? x.toFixed(0) : x.toFixed(2);
+    const shade = x => x > 1 ? (x > 10 ? "hot" : "warm") : x > 0.5 ? "near" : "";
+    const lines = errors.map((heads, i) => {
+      const line = el("tr", {}, this.rowButton(i), ...heads.map((x, h) => el("td", {className: shade(x), textContent: say(x), title: `row ${i}, head ${h}: ${say(x)} times the bound`})));
+      this.pickers.push({node: line, row: i});
+      return line;
+    });
+    return el("section", {}, el("h4", {textContent: `Error over its bound: ${say(worst)} at most, above 1 is wrong`}),
+      this.table("Errors", ["row", ...errors[0].map((_, h) => `head ${h}`)], lines));
+  }
+
+  // Who lives in a slot, in words.
+  tenant(slot) {
+    const owner = this.data.seen.owners[slot];
+    if (!owner) return `slot ${slot}, nobody's`;
+    const [b, column] = owner, r = this.data.requests.find(q => q.b === b);
+    const what = r && column >= r.prefix ? `row ${column - r.prefix}` : `column ${column}`;
+    return b === this.request.b ? what : `request ${b} ${what}`;
+  }
+
+  readLine(i, [prefix, slots]) {
+    const r = this.request, due = r.prefix - r.first[i], others = slots.reduce((sum, [, n]) => sum + n, 0);
+    const own = new Map(r.slots.map((slot, row) => [slot, row])), want = new Set(r.reads[i]);
+    const parts = slots.map(([slot, n]) => {
+      const row = own.get(slot), right = row !== undefined && want.has(row) && n === 1;
+      return el("span", {className: right ? "due" : "over", textContent: `${this.tenant(slot)}${n === 1 ? "" : ` ×${n}`} `});
+    });
+    const missing = [...want].filter(row => !slots.some(([slot]) => own.get(slot) === row)).map(row => el("span", {className: "miss", textContent: `not row ${row} `}));
+    const share = (a, b) => a + b === 0 ? "–" : `${(100 * a / (a + b)).toFixed(0)} %`;
+    const line = el("tr", {}, this.rowButton(i),
+      el("td", {className: prefix === due ? "due" : "over", textContent: prefix === due ? `${due}` : `${prefix}, not ${due}`}),
+      el("td", {className: "left"}, ...parts, ...missing),
+      el("td", {className: share(prefix, others) === share(due, want.size) ? "" : "over", textContent: `${share(prefix, others)} / ${share(due, want.size)}`}));
+    this.pickers.push({node: line, row: i});
+    return line;
+  }
+
+  readTable(name, reads) {
+    return this.table(name, ["row", "prefix keys", "other keys", "prefix's share: seen / due"], reads.map((read, i) => this.readLine(i, read)), "keys wide");
+  }
+
+  // What every row was seen to read; a cascade's prefix and suffix weigh as their keys do.
+  reads() {
+    const reads = this.seen("reads");
+    if (!reads) return null;
+    return el("section", {}, el("h4", {textContent: "What rows were seen to read, with equal weights"}), this.readTable("Keys seen to be read", reads));
+  }
+
+  // Masks, lists, links and positions as the backend laid them out.
+  tables() {
+    const seen = this.data.seen;
+    if (!seen) return null;
+    const parts = Object.entries(seen.declared).filter(([, reads]) => (reads[this.index] || []).length)
+      .map(([form, reads]) => el("details", {}, el("summary", {textContent: `Declared: ${form}`}), this.readTable(form, reads[this.index])));
+    const fields = {};
+    if (this.seen("positions")) fields.positions = this.seen("positions");
+    if (this.seen("slots")) fields.out_cache_loc = this.seen("slots");
+    for (const [name, tables] of Object.entries(seen.links)) if ((tables[this.index] || []).length) fields[name] = tables[this.index];
+    if (Object.keys(fields).length) {
+      const lines = this.request.parents.map((_, i) => el("tr", {}, this.rowButton(i), ...Object.values(fields).map(values => el("td", {textContent: values[i] === undefined ? "" : values[i]}))));
+      parts.push(el("details", {}, el("summary", {textContent: "Declared: fields of the build"}), this.table("Fields of the build", ["row", ...Object.keys(fields)], lines)));
+    }
+    return parts.length ? el("section", {}, el("h4", {textContent: "What the backend laid out"}), ...parts) : null;
+  }
+
   // Pages that hold verify rows of this request, and the prefix columns beside them.
   slots() {
     const r = this.request, size = this.data.page, pages = new Map(), first = r.prefix - r.prefix_slots.length;
@@ -197,7 +283,24 @@ class Drawing {
       });
       return el("div", {className: "leaf"}, size === 1 ? `slot ${page}` : `page ${page}`, el("ol", {}, ...cells.filter(Boolean)));
     });
-    return el("section", {}, el("h4", {textContent: "Where the rows live in the KV pool"}), el("div", {className: "slots"}, ...leaves));
+    return el("section", {}, el("h4", {textContent: "Where the rows live in the KV pool"}), el("div", {className: "slots"}, ...leaves), this.writes());
+  }
+
+  // Writes that no row of this request owed, and rows that were not written.
+  writes() {
+    const seen = this.data.seen, r = this.request;
+    if (!seen || !seen.writes.length) return null;
+    const first = seen.first[this.index], held = new Map(seen.writes.map(([slot, k, v]) => [slot, [k, v]]));
+    const name = n => n === -1 ? "as before" : n === -2 ? "what no row brought" : n === -3 ? "a padded row" : n < -3 ? "a row in part" : `row ${n - first}`;
+    const own = new Map(r.slots.map((slot, row) => [slot, row]));
+    const lines = [];
+    for (const [slot, [k, v]] of held) {
+      const row = own.get(slot), owner = seen.owners[slot];
+      if (row !== undefined ? k === first + row && v === first + row : owner && owner[0] !== r.b) continue;
+      lines.push(`slot ${slot}${owner ? ` (${this.tenant(slot)})` : ", nobody's,"} now holds K of ${name(k)} and V of ${name(v)}`);
+    }
+    for (const [slot, row] of own) if (!held.has(slot)) lines.push(`slot ${slot} was not written: K and V of row ${row} are missing`);
+    return lines.length ? el("ul", {className: "wrong"}, ...lines.slice(0, 40).map(line => el("li", {textContent: line}))) : null;
   }
 
   // One row: token, position, keys, links, slot; expected beside actual.
