@@ -251,16 +251,17 @@ def _page_table(c: Candidates, shared_from: Tensor) -> Tensor:
 def _suffixes(c: Candidates, b: int, slots: list[int]) -> list[list[int]]:
     """Slots from the root to each row of request b, by row; `slots` (N_b) are the rows' own."""
     selected = c.selected_index[b, : len(slots) - 1].tolist()
-    parent_list = c.parent_list[b].tolist()
+    parent_of_beam = dict(enumerate(c.parent_list[b].tolist()))
     row_of_pool = {pool: row for row, pool in enumerate(selected, start=1)}
     suffixes = [slots[:1]] * len(slots)
     # A parent comes before its children in the pool, wherever their rows are.
     for pool in sorted(selected):
         row, beam = row_of_pool[pool], pool // c.topk
-        parent = 0 if beam == 0 else row_of_pool.get(parent_list[beam], -1)
+        above = parent_of_beam.get(beam, -1)
+        parent = 0 if beam == 0 else row_of_pool.get(above, -1)
         if parent < 0:
             raise ValueError(
-                f"selected_index[{b}, {row - 1}] is {pool}: its parent {parent_list[beam]} is not selected"
+                f"selected_index[{b}, {row - 1}] is {pool}: its parent {above} is not selected"
             )
         suffixes[row] = [*suffixes[parent], slots[row]]
     return suffixes

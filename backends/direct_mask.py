@@ -155,8 +155,9 @@ def _closure(c: Candidates, b: int, real: int) -> Tensor:
     """(N_b, N_b) bool: row i is or descends from row j. Powers of the parent matrix."""
     selected = c.selected_index[b, : real - 1]
     beam = selected // c.topk
-    # One more cell, so that the empty list of a one-step draft can be indexed as well.
-    parent_pool = pad(c.parent_list[b], (0, 1), value=-1)[beam]
+    # One more cell, for indices past the pool and for the empty list of a one-step draft.
+    parents = pad(c.parent_list[b], (0, 1), value=-1)
+    parent_pool = parents[beam.clamp(-1, len(parents) - 1)]
     reach = torch.eye(real, dtype=torch.bool, device=selected.device)
     reach[1:, 0] = beam == 0
     reach[1:, 1:] |= (parent_pool[:, None] == selected) & (beam > 0)[:, None]

@@ -162,7 +162,8 @@ def _parents(c: Candidates, real: Tensor) -> Tensor:
     selected = pad(c.selected_index, (0, 1), value=1 << 62)
     ordered, order = selected.sort(dim=1)
     beam = c.selected_index.clamp(min=0) // c.topk
-    parent_pool = pad(c.parent_list, (0, 1), value=-1).gather(1, beam)
+    parents = pad(c.parent_list, (0, 1), value=-1)  # one more cell, for indices past the pool
+    parent_pool = parents.gather(1, beam.clamp(max=parents.shape[1] - 1))
     at = torch.searchsorted(ordered, parent_pool)
     below_root = beam == 0
     lost = (real[:, 1:] & ~below_root & (ordered.gather(1, at) != parent_pool)).nonzero().tolist()

@@ -156,13 +156,13 @@ class SwaWindow:
 
 def _paths(c: Candidates, b: int, real: int) -> list[list[int]]:
     """Rows from the root to each row of request b, by row."""
-    parent_list = c.parent_list[b].tolist()
+    root, nobody = -1, -2
+    parent_of_beam = {**dict(enumerate(c.parent_list[b].tolist())), 0: root}
     children: dict[int, list[tuple[int, int]]] = {}
     for row, pool in enumerate(c.selected_index[b, : real - 1].tolist(), start=1):
-        beam = pool // c.topk
-        children.setdefault(parent_list[beam] if beam else -1, []).append((row, pool))
+        children.setdefault(parent_of_beam.get(pool // c.topk, nobody), []).append((row, pool))
     paths: list[list[int]] = [[] for _ in range(real)]
-    entered, waiting = 0, [(0, -1, 0)]
+    entered, waiting = 0, [(0, root, 0)]
     stack: list[int] = []
     while waiting:
         row, pool, depth = waiting.pop()

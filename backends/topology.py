@@ -192,12 +192,13 @@ class Topology:
 
 def _hang(c: Candidates, b: int, real: int, width: int) -> tuple[list[int], list[int]]:
     """(next_token, next_sibling) of request b, -1 padded to `width`; siblings in row order."""
-    selected, parent_list = c.selected_index[b, : real - 1].tolist(), c.parent_list[b].tolist()
+    selected = c.selected_index[b, : real - 1].tolist()
+    parent_of_beam = dict(enumerate(c.parent_list[b].tolist()))
     row_of_pool = {pool: row for row, pool in enumerate(selected, start=1)}
     down, right = [-1] * width, [-1] * width
     for row in range(real - 1, 0, -1):  # the head of a chain is the row hung last
         beam = selected[row - 1] // c.topk
-        parent = row_of_pool.get(parent_list[beam], row) if beam else 0
+        parent = row_of_pool.get(parent_of_beam.get(beam, -1), row) if beam else 0
         right[row], down[parent] = down[parent], row
     return down, right
 

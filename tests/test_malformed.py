@@ -26,9 +26,14 @@ def seen(backend, checked_case=DUE, probes=frozenset({"malformed"})):
     return {(f.identity, f.kind) for f in failures}
 
 
+WHOLE = {2: [1, 4, -1, 0, 1], 1: [0, 1, -1, 0, 1]}
+
+
 def malformed(c):
     """Whether this is what is handed to a build beside the case's own candidates."""
-    return c.topk == 2 and c.parent_list.shape[1] == 3 and c.selected_index[0].tolist() != [1, 4]
+    if c.topk != 2 or c.parent_list.shape[1] != 3:
+        return False
+    return [*c.selected_index[0].tolist(), *c.parent_list[0].tolist()] != WHOLE[c.spec_steps]
 
 
 def spoiling(change):
@@ -104,6 +109,31 @@ def test_a_refusal_is_said_and_not_stumbled_into():
     assert seen(with_error(RuntimeError("CUDA error: an illegal address"))) == {
         ("contract", "malformed-raises")
     }
+
+
+@pytest.mark.parametrize(
+    ("handed", "words"),
+    [
+        ([0, 4, -1, 0, 1], "chains of three rows, where the parent of row 2 was not selected"),
+        ([2, 4, -1, 4, 2], "chains of three rows, where rows 1 and 2 are each other's parents"),
+        ([1, 4, -1, 0, 4], "chains of three rows, where row 2 is its own parent"),
+        ([1, 1, -1, 0, 1], "chains of three rows, where rows 1 and 2 are one candidate"),
+        ([1, 6, -1, 0, 1], "chains of three rows, where row 2 is a candidate past the end of"),
+        ([1, 4, -1, 0, 99], "chains of three rows, where the parent of row 2 is past the end of"),
+        ([1, -1, -1, 0, 1], "chains of three rows, where row 2 is no candidate"),
+        ([1, 4, -1, 0, 1], "forks of three rows, where row 2 is deeper than spec_steps"),
+    ],
+)
+def test_a_build_that_stumbles_over_one_selection_is_told_which(handed, words):
+    def around(right, c):
+        if malformed(c) and [*c.selected_index[0].tolist(), *c.parent_list[0].tolist()] == handed:
+            raise IndexError
+        return right(c)
+
+    backend = wrapped(load("direct-mask"), "build", around)
+    (failure,) = check_case(DUE, backend, CheckOptions(probes=frozenset({"malformed"}))).failures
+    assert failure.key == ("contract", "malformed-raises")
+    assert f"on two {words}" in failure.message
 
 
 def test_a_table_that_cannot_be_decoded_is_a_failure_of_the_contract():

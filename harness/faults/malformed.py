@@ -16,9 +16,9 @@ Build = Callable[[Candidates], VerifyInput]
 
 
 def _parent_of(c: Candidates, b: int, pool: int) -> int:
-    """Pool index of the parent of a candidate; -1 below the root."""
+    """Pool index of the parent of a candidate; -1 below the root and past the pool."""
     beam = pool // c.topk
-    return int(c.parent_list[b, beam]) if beam else -1
+    return int(c.parent_list[b, beam]) if 0 < beam < c.parent_list.shape[1] else -1
 
 
 def _orphans(c: Candidates, b: int) -> list[int]:

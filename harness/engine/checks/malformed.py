@@ -28,42 +28,59 @@ from treeproof.properties.violation import Violation, contract_failure
 ONE_IN = 4
 """Cases that do this: what is handed in depends on the shape and layout alone."""
 
-_TOPK, _STEPS = 2, 2
-_PARENTS, _WHOLE = (-1, 0, 1), (1, 4)
-"""Pool indices of two rows, and the cells they are found through: 4 is a child of 1."""
+_TOPK = 2
+_PARENTS = (-1, 0, 1)
+"""The cells that parents are found through: candidate 4 is a child of 1."""
 
-_SELECTIONS = {
+_Selections = Mapping[str, tuple[tuple[int, int], tuple[int, int, int]]]
+"""Of request 0: what is wrong, selected pool indices, and its line of `parent_list`."""
+
+_OF_CHAINS: _Selections = {
     # The parent's pool index is the first one that the other request selected.
     "the parent of row 2 was not selected": ((0, 4), _PARENTS),
     "rows 1 and 2 are each other's parents": ((2, 4), (-1, 4, 2)),
+    "row 2 is its own parent": ((1, 4), (-1, 0, 4)),
+    "rows 1 and 2 are one candidate": ((1, 1), _PARENTS),
+    "row 2 is a candidate past the end of the pool": ((1, 6), _PARENTS),
+    "the parent of row 2 is past the end of the pool": ((1, 4), (-1, 0, 99)),
+    "row 2 is no candidate": ((1, -1), _PARENTS),
 }
-"""Of request 0: what is wrong, selected pool indices, and its line of `parent_list`."""
+_OF_FORKS: _Selections = {"row 2 is deeper than spec_steps": ((1, 4), _PARENTS)}
+
+_TRIED: tuple[tuple[str, int, tuple[int, int], _Selections], ...] = (
+    ("chains", 2, (1, 4), _OF_CHAINS),
+    ("forks", 1, (0, 1), _OF_FORKS),
+)
+"""What two whole requests are, their `spec_steps`, what each selected, and what is tried on one."""
 
 
 def judge_malformed_builds(trial: Trial) -> None:
-    """Two requests of one chain each; then the same with the first one's selection malformed."""
+    """Two requests of three rows each; then the same with the first one's selection malformed."""
     if not trial.runs("malformed") or not _is_due(trial):
         return
     case, device = trial.case, trial.options.device
-    scene, whole = _made(case.shape, case.layout, case.mask, device)
+    scene, made = _made(case.shape, case.layout, case.mask, device)
     if trial.backend.capabilities.refusal(scene.case, device) is not None:
         return
     with trial.probing("malformed"):
         try:
-            _judge(trial, scene, whole)
+            for what, steps, selected, selections in _TRIED:
+                _judge(trial, scene, _whole(made, steps, selected), what, selections)
         except Violation as violation:
             trial.broke(violation)
 
 
-def _judge(trial: Trial, scene: Scene, whole: Candidates) -> None:
+def _judge(
+    trial: Trial, scene: Scene, whole: Candidates, two: str, selections: _Selections
+) -> None:
     # Of its own: what a build keeps for attend must not be spoilt.
     instance = trial.call("plan", trial.backend.make)
     try:
-        with _told("both selections are whole"):
+        with _told(f"two {two}", "both selections are whole"):
             right = contract.valid_built(trial.call("build", instance.build, copied(whole)), scene)
-        for what, (selected, parents) in _SELECTIONS.items():
+        for what, (selected, parents) in selections.items():
             made = _with_first(whole, selected, parents)
-            with _told(what):
+            with _told(f"two {two}", what):
                 built = _built(trial, instance, scene, made)
                 if built is not None:
                     _note(trial, _failures(scene, right, built, what))
@@ -72,8 +89,8 @@ def _judge(trial: Trial, scene: Scene, whole: Candidates) -> None:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """A broken contract is one of these two chains, not of the case that is checked."""
+def _told(two: str, what: str) -> Iterator[None]:
+    """A broken contract is one of these two requests, not of the case that is checked."""
     try:
         yield
     except Violation as violation:
@@ -81,7 +98,7 @@ def _told(what: str) -> Iterator[None]:
         told = msgspec.structs.replace(
             failure,
             kind=f"malformed-{failure.kind}",
-            message=f"on two chains of three rows, where {what}: {failure.message}",
+            message=f"on {two} of three rows, where {what}: {failure.message}",
         )
         raise Violation(told) from violation
 
@@ -147,12 +164,13 @@ def _made(shape: Any, layout: Any, mask: Any, device: str) -> tuple[Scene, Candi
         mask=mask,
     )
     scene = Scene.of(case, device)
-    made = candidates(case, scene.ledger, device)
-    both = torch.tensor([_WHOLE, _WHOLE], device=device)
-    parents = torch.tensor([_PARENTS, _PARENTS], device=device)
-    return scene, replace(
-        made, topk=_TOPK, spec_steps=_STEPS, selected_index=both, parent_list=parents
-    )
+    return scene, candidates(case, scene.ledger, device)
+
+
+def _whole(made: Candidates, steps: int, selected: tuple[int, int]) -> Candidates:
+    both = torch.tensor([selected, selected], device=made.seq_lens.device)
+    parents = torch.tensor([_PARENTS, _PARENTS], device=made.seq_lens.device)
+    return replace(made, topk=_TOPK, spec_steps=steps, selected_index=both, parent_list=parents)
 
 
 def _with_first(
