@@ -125,11 +125,16 @@ def test_every_record_out_of_reach_says_what_it_needs():
     ("first", "second", "backend"),
     [
         ("walk-first-child-only", "not-compacted", "topology"),
-        ("walk-root-prediction", "moved-in-place.backwards", "cascade"),
-        ("bonus-from-parent.full", "boundary-off-by-one.up", "direct-mask"),
-        ("write-skipped.last-row", "next-root.last-column", "page-table"),
         ("one-cache-written.k", "accept-len-off-by-one.down", "swa-window"),
-        ("last-sibling-linked.zero", "half-moved.lanes", "page-table"),
+        *(
+            pytest.param(*names, marks=pytest.mark.long)
+            for names in (
+                ("walk-root-prediction", "moved-in-place.backwards", "cascade"),
+                ("bonus-from-parent.full", "boundary-off-by-one.up", "direct-mask"),
+                ("write-skipped.last-row", "next-root.last-column", "page-table"),
+                ("last-sibling-linked.zero", "half-moved.lanes", "page-table"),
+            )
+        ),
     ],
 )
 def test_two_faults_at_once_are_reported_as_two(first, second, backend):
