@@ -22,6 +22,7 @@ from treeproof.diagnosis.diagnose import MOST_CASES, diagnose, wrong_groups
 from treeproof.diagnosis.evidence import Observation
 from treeproof.diagnosis.narrowing import Observe
 from treeproof.engine.attribution import behind
+from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.observe import observe
 
@@ -49,7 +50,7 @@ def traced(
     def observed(further: VerifyCase) -> Observation | None:
         return observe(further, backend, all_of_it)
 
-    seen = observed(case)
+    seen = _seen(case, observed)
     wrong = frozenset(wrong_groups(seen)) if seen is not None else frozenset()
     if seen is None or not wrong:
         return checked
@@ -62,6 +63,15 @@ def traced(
         return msgspec.structs.replace(failure, cause=cause) if cause else failure
 
     return msgspec.structs.replace(checked, failures=tuple(map(named, checked.failures)))
+
+
+def _seen(case: VerifyCase, observed: Observe) -> Observation | None:
+    try:
+        return observed(case)
+    except RuntimeError as error:
+        if not is_device_fault(error):
+            raise
+        return None  # a kernel's fault that came to light at our own next look at the device
 
 
 def _explained(cause: str, seen: Observation, observed: Observe) -> Groups:

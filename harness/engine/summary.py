@@ -236,7 +236,7 @@ class Run:
         checked = min(checks, key=lambda check: self._size(check.case))
         if reduced is not None:
             smallest = self._all_checks.get((reduced.reduced, backend), checked)
-            if any(f.key == (identity, kind) for f in smallest.failures):
+            if any(f.key == (identity, kind) for f in self.untolerated(smallest)):
                 checked = smallest
         failure = next(f for f in self.untolerated(checked) if f.key == (identity, kind))
         if diagnosed is not None:
