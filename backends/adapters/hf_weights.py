@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from treeproof.contract.target_model import TargetModel, weights
 
 _PRE = {"input_layernorm": "attend_norm", "post_attention_layernorm": "inner_norm"}
 _AROUND = {
@@ -33,6 +36,14 @@ def weights_of(model: Any) -> dict[str, Tensor]:
         named = _layer(layer)
         found |= {f"{name}{i}": weight for name, weight in named.items()}
     return found
+
+
+def fill(net: Any, model: TargetModel) -> Any:
+    """`net` with the weights of `model`. Of Llama, Qwen and GLM: Gemma's would not be written through."""
+    with torch.no_grad():
+        for name, weight in weights_of(net).items():
+            weight.copy_(torch.from_numpy(weights(model)[name]))
+    return net
 
 
 def _layer(layer: Any) -> dict[str, Tensor]:

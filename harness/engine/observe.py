@@ -17,7 +17,7 @@ from treeproof.contract.registry import Backend
 from treeproof.diagnosis.contract import REFUSALS
 from treeproof.diagnosis.diagnose import wrong_groups
 from treeproof.diagnosis.evidence import Again, Group, Observation
-from treeproof.engine.checks.forward import model_of
+from treeproof.engine.checks.forward import explained_model
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
 from treeproof.engine.checks.related import first_taken, staged
@@ -147,5 +147,5 @@ def _observation(trial: Trial, found: Mapping[Group, Any]) -> Observation:
         trial.backend.numerics,
         trial.backend.capabilities,
         trial.options.leaves,
-        model_of(trial.instance),
+        explained_model(trial.instance),
     )

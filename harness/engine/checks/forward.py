@@ -92,6 +92,12 @@ def model_of(instance: object) -> TargetModel | None:
     return model if isinstance(model, TargetModel) else None
 
 
+def explained_model(instance: object) -> TargetModel | None:
+    """That model where causes can be told by it: statements about layers know no windows."""
+    model = model_of(instance)
+    return None if model is None or any(model.windows) else model
+
+
 def _logits(trial: Trial, logits: Tensor) -> None:
     model = model_of(trial.instance)
     if model is None:
