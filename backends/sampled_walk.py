@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import Accepted, VerifyInput
-from treeproof.contract.sampling import TARGET_ONLY, Sampling
+from treeproof.contract.sampling import GREEDY, TARGET_ONLY, Sampling
 
 
 def sample_down(x: VerifyInput, given: Sampling) -> Accepted:
@@ -18,8 +18,14 @@ def sample_down(x: VerifyInput, given: Sampling) -> Accepted:
         raise ValueError(
             "retrieve_index, next_token and next_sibling are needed, one was not built"
         )
+    if given.rule == GREEDY:
+        # The likeliest token has all there is; argmax takes the first of equals.
+        best = given.target_probs.argmax(1, keepdim=True)
+        certain = torch.zeros_like(given.target_probs).scatter_(1, best, 1.0)
+        zero = torch.zeros_like(given.coins), torch.zeros_like(given.final_coins)
+        given = Sampling(TARGET_ONLY, certain, *zero)
     if given.rule != TARGET_ONLY:
-        raise ValueError(f"rule is {given.rule}: known is {TARGET_ONLY}")
+        raise ValueError(f"rule is {given.rule}: known are {TARGET_ONLY} and {GREEDY}")
     index, request = x.retrieve_index, torch.arange(len(x.retrieve_index), device=x.seq_lens.device)
     row, walking = torch.zeros_like(request), torch.ones_like(request, dtype=torch.bool)
     accept_index = index.new_full((len(index), x.spec_steps + 1), -1)

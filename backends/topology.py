@@ -51,6 +51,7 @@ _GATHERED = 1 << 18
         kv_dtypes={None, "float8_e4m3fn", "int8"},
         cache_layouts={"NHD", "layered", "interleaved"},
         lse_includes_sink=True,
+        sampling={"target-only", "greedy"},
     ),
     numerics=Numerics(p="float32", mul="float32", v="float32"),
 )

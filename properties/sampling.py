@@ -1,4 +1,4 @@
-"""Traversal, sampled: for given probabilities and coins acceptance emits what the oracle emits.
+"""Launches of sampled acceptance that ask the rule `target-only` where it is hardest.
 
 Most coins are laid on the very edges, where `<` and `<=` part: probabilities are whole numbers of
 2**-12 and coins of 2**-13, and the mass that a last token is drawn from is a power of two, so that
@@ -8,22 +8,16 @@ each check holds arbitrary numbers; there a coin within the rounding of an edge 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash, hash_words
-from treeproof.contract.failure import Failure
-from treeproof.oracles.law import Tokens, target_only
-from treeproof.oracles.sampled import exactly, outcomes
-from treeproof.properties.naming import row_name
 from treeproof.properties.plans import Plan, flat_tokens, plans_of, vocabulary
+from treeproof.properties.sampled import Sampled
 
 UNIT = 1 << 12
 _SHARE, _COIN, _LAST, _ANY, _STOP = 503, 509, 521, 523, 541  # address words of what is drawn
@@ -31,81 +25,22 @@ _MOST_TURNS = 4
 _THRESHOLDS = ((0.625, 1.0), (1.0, 0.75), (0.0, 1.0))
 """(single, acc); at a single of 0 any probability is enough, but none is not. A third of an edge is no
 float, and no nearer to a coin than a third of 2**-13."""
-_U_32 = Fraction(1, 1 << 24)
-
-Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """One launch of `sample`: what is handed in, and what may come out.
-
-    `tokens` (T,) replaces `draft_token`: numbers below V, distinct among siblings. `probs` (T, V),
-    `coins` (T,), `last` (B,). `exact`: no rounding can put a coin on the other side of an edge.
-    """
-
-    what: str
-    case: VerifyCase
-    plans: tuple[Plan, ...]
-    tokens: npt.NDArray[np.int64]
-    probs: Floats
-    coins: Floats
-    last: Floats
-    exact: bool
-    threshold_single: float = 1.0
-    threshold_acc: float = 1.0
-
-    @cached_property
-    def allowed(self) -> tuple[tuple[Tokens, frozenset[Tokens]], ...]:
-        """Of each request the run that exact arithmetic emits, and all that rounding excuses."""
-        # A sum of n numbers is off by n - 1 roundings at most, its comparison with another by a few.
-        rounding = (2 * self.probs.shape[1] + 8) * _U_32
-        found = []
-        for b, plan in enumerate(self.plans):
-            rows = [self.case.qo_indptr[b] + row for row in plan.rows]
-            walk = target_only(
-                plan.tree,
-                _Laws(self.probs, rows),
-                Fraction(self.threshold_single),
-                Fraction(self.threshold_acc),
-            )
-            coins: dict[Hashable, Fraction] = {
-                node: Fraction(float(self.coins[row])) for node, row in enumerate(rows)
-            }
-            coins["last"] = Fraction(float(self.last[b]))
-            (run,) = outcomes(walk, coins, exactly)
-            excused = {run} if self.exact else outcomes(walk, coins, lambda *_: rounding)
-            found.append((run, frozenset(excused)))
-        return tuple(found)
-
-
-class _Laws(Sequence[Sequence[Fraction]]):
-    """Lines of a table as rationals, made when they are asked for: a walk sees few of them."""
-
-    def __init__(self, probs: Floats, rows: Sequence[int]) -> None:
-        self._probs, self._rows = probs, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, node):  # type: ignore[no-untyped-def]
-        return [Fraction(share) for share in self._probs[self._rows[node]].tolist()]
-
-
-def launches(case: VerifyCase) -> list[Sampled]:
+def target_only_launches(case: VerifyCase) -> list[Sampled]:
     """A few paths to a leaf, and one that stops on the way, by coins on edges; then by coins between
     them, by lower thresholds, and by arbitrary numbers."""
     size, plans = vocabulary(case), plans_of(case)
     turns = min(_MOST_TURNS, max(len(plan.tree.leaves) for plan in plans))
-    beside = _directed(_blank(case, plans, size), [range(len(p.tree)) for p in plans], -1, True)
+    beside = _directed(blank(case, plans, size), [range(len(p.tree)) for p in plans], -1, True)
     found = []
     for turn in range(turns + 1):
-        paths = [_path_of(case, plan, b, turn, turns) for b, plan in enumerate(plans)]
+        paths = [path_of(case, plan, b, turn, turns) for b, plan in enumerate(plans)]
         found.append(_directed(beside, paths, turn, at_edges=True))
         if turn == turns:
             inside = _directed(beside, paths, turn, at_edges=False)
             found += [inside, *(_lowered(inside, *pair) for pair in _THRESHOLDS)]
-    return [*found, _arbitrary(_blank(case, plans, size))]
+    return [*found, _arbitrary(blank(case, plans, size))]
 
 
 def _lowered(like: Sampled, single: float, acc: float) -> Sampled:
@@ -113,7 +48,7 @@ def _lowered(like: Sampled, single: float, acc: float) -> Sampled:
     return replace(like, what=what, threshold_single=single, threshold_acc=acc)
 
 
-def _blank(case: VerifyCase, plans: tuple[Plan, ...], size: int) -> Sampled:
+def blank(case: VerifyCase, plans: tuple[Plan, ...], size: int) -> Sampled:
     """Uniform laws, coins of 0."""
     tokens, rows = flat_tokens(case, plans), case.num_rows
     probs = np.full((rows, size), 1 / size, dtype=np.float32)
@@ -121,7 +56,7 @@ def _blank(case: VerifyCase, plans: tuple[Plan, ...], size: int) -> Sampled:
     return Sampled("nothing drawn yet", case, plans, tokens, probs, coins, last, exact=True)
 
 
-def _path_of(case: VerifyCase, plan: Plan, b: int, turn: int, turns: int) -> Sequence[int]:
+def path_of(case: VerifyCase, plan: Plan, b: int, turn: int, turns: int) -> Sequence[int]:
     """From the root to this turn's leaf; in the turn after the last one, to some node on the way."""
     leaves = plan.tree.leaves
     path = plan.tree.path(leaves[turn * len(leaves) // turns % len(leaves)])
@@ -147,7 +82,7 @@ def _directed(
             units = _units(children, taken, size, words)
             probs[at] = np.array(units) / UNIT
             low, high = _interval(children, taken, units)
-            coins[at] = _between(low, high, UNIT, at_edges, _COIN, *words)
+            coins[at] = between(low, high, UNIT, at_edges, _COIN, *words)
         left = [0 if token in children else share for token, share in enumerate(units)]
         last[b] = _on_a_share(left, at_edges, _LAST, case.seed, turn, b)
     what = "coins on the edges" if at_edges else "coins between the edges"
@@ -158,21 +93,21 @@ def _units(
     children: Sequence[int], taken: int | None, size: int, words: Sequence[int]
 ) -> list[int]:
     """A law in units of 2**-12: children share what others leave, a power of two; some have nothing."""
-    drawn = address_hash(*words, _SHARE)
-    rest = UNIT if not children else UNIT >> 1 + drawn % 2
-    if children and taken is not None and drawn // 2 % 4 == 0:
+    bits = address_hash(*words, _SHARE)
+    rest = UNIT if not children else UNIT >> 1 + bits % 2
+    if children and taken is not None and bits // 2 % 4 == 0:
         rest = 0  # all that there is is drafted
     others = [token for token in range(size) if token not in children]
     units = [0] * size
     for group, mass, must in ((children, UNIT - rest, taken), (others, rest, None)):
-        for token, share in zip(group, _shares(group, mass, must, words), strict=True):
+        for token, share in zip(group, shares(group, mass, must, words), strict=True):
             units[token] = share
     return units
 
 
-def _shares(group: Sequence[int], mass: int, must: int | None, words: Sequence[int]) -> list[int]:
+def shares(group: Sequence[int], mass: int, must: int | None, words: Sequence[int]) -> list[int]:
     """`mass` divided among a group; one in three gets nothing, `must` something."""
-    weights = [max(0, drawn - 2) for drawn in _drawn(len(group), 9, *words, _SHARE, must or 0)]
+    weights = [max(0, number - 2) for number in drawn(len(group), 9, *words, _SHARE, must or 0)]
     if must is not None:
         weights[group.index(must)] += 1
     if not any(weights) and weights:
@@ -184,10 +119,10 @@ def _shares(group: Sequence[int], mass: int, must: int | None, words: Sequence[i
     return shares
 
 
-def _drawn(count: int, below: int, *words: int) -> list[int]:
+def drawn(count: int, below: int, *words: int) -> list[int]:
     """So many numbers from 0 to `below` - 1."""
-    drawn = hash_words(address_hash(*words), np.arange(count, dtype=np.uint64))
-    return [int(number) for number in (drawn % np.uint64(below)).tolist()]
+    hashed = hash_words(address_hash(*words), np.arange(count, dtype=np.uint64))
+    return [int(number) for number in (hashed % np.uint64(below)).tolist()]
 
 
 def _interval(children: Sequence[int], taken: int | None, units: Sequence[int]) -> tuple[int, int]:
@@ -199,7 +134,7 @@ def _interval(children: Sequence[int], taken: int | None, units: Sequence[int]) 
     return edges[at], edges[at + 1]
 
 
-def _between(low: int, high: int, whole: int, at_edges: bool, *words: int) -> float:
+def between(low: int, high: int, whole: int, at_edges: bool, *words: int) -> float:
     """A number in [low, high) of `whole`: its lower end, or one in halves inside."""
     if at_edges:
         return low / whole
@@ -214,7 +149,7 @@ def _on_a_share(weights: Sequence[int], at_edges: bool, *words: int) -> float:
     if at_edges and len(held) > 1:
         held = held[1:]  # below the first there is nobody on the other side of its edge
     token = held[address_hash(*words) % len(held)]
-    return _between(edges[token], edges[token + 1], edges[-1], at_edges, *words, 1)
+    return between(edges[token], edges[token + 1], edges[-1], at_edges, *words, 1)
 
 
 def _arbitrary(beside: Sampled) -> Sampled:
@@ -224,72 +159,15 @@ def _arbitrary(beside: Sampled) -> Sampled:
     for b, plan in enumerate(beside.plans):
         for node, row in enumerate(plan.rows):
             words, at = (case.seed, _ANY, b, node), case.qo_indptr[b] + row
-            weights = np.array(_drawn(size, 1000, *words), np.float32) + 1
+            weights = np.array(drawn(size, 1000, *words), np.float32) + 1
             weights[[plan.tree.tokens[child] for child in plan.tree.children(node)]] *= 8
             probs[at] = weights / weights.sum()
-            coins[at] = _any_coin(*words, _COIN)
-        last[b] = _any_coin(case.seed, _ANY, _LAST, b)
+            coins[at] = any_coin(*words, _COIN)
+        last[b] = any_coin(case.seed, _ANY, _LAST, b)
     return replace(
         beside, what="arbitrary numbers", probs=probs, coins=coins, last=last, exact=False
     )
 
 
-def _any_coin(*words: int) -> float:
+def any_coin(*words: int) -> float:
     return (address_hash(*words) >> 40) / (1 << 24)
-
-
-def judge_sampled(
-    given: Sampled,
-    index: Sequence[Sequence[int]],
-    lengths: Sequence[int],
-    tokens: Sequence[Sequence[int]],
-) -> list[Failure]:
-    """accept_index (batch-global rows), accept_len and tokens of one launch against the oracle's."""
-    failures: list[Failure] = []
-    for b, (plan, (run, excused)) in enumerate(zip(given.plans, given.allowed, strict=True)):
-        emitted = tuple(tokens[b][: max(0, lengths[b])])
-        if emitted not in excused:
-            emitted = run
-        path = _path(plan, emitted)
-        rows = [given.case.qo_indptr[b] + plan.rows[node] for node in path]
-        failures += _unlike(given, b, rows, emitted, index[b], lengths[b], tokens[b])
-    return failures
-
-
-def _path(plan: Plan, run: Tokens) -> list[int]:
-    """Nodes that the tokens of a run lead over; the last token leads nowhere."""
-    path = [0]
-    for token in run[:-1]:
-        path.append(next(c for c in plan.tree.children(path[-1]) if plan.tree.tokens[c] == token))
-    return path
-
-
-def _unlike(
-    given: Sampled, b: int, rows: list[int], run: Tokens, index: Sequence[int], length: int,
-    tokens: Sequence[int],
-) -> Iterator[Failure]:  # fmt: skip
-    first, request = given.case.qo_indptr[b], given.case.requests[b]
-    wanted = [row - first for row in rows]
-    if length != len(rows) or list(index) != [*rows, *[-1] * (len(index) - len(rows))]:
-        found = [row if row == -1 else row - first for row in index]
-        while found and found[-1] == -1:
-            found.pop()
-        yield _failure(
-            "wrong-acceptance", b, wanted[-1], str(wanted), str(found),
-            f"{given.what}: sampled acceptance takes rows {found} with accept_len {length}, expected "
-            f"{wanted}, the path to {row_name(request, wanted[-1])}",
-        )  # fmt: skip
-    elif list(tokens) != [*run, *[-1] * (len(tokens) - len(run))]:
-        shown = [token for token in tokens if token != -1]
-        yield _failure(
-            "wrong-draw", b, wanted[-1], str(list(run)), str(shown),
-            f"{given.what}: sampled acceptance emits {shown}, expected {list(run)}, of which the last "
-            f"is drawn after {row_name(request, wanted[-1])}",
-        )  # fmt: skip
-
-
-def _failure(kind: str, b: int, row: int, expected: str, actual: str, message: str) -> Failure:
-    return Failure(
-        identity="traversal", kind=kind, evidence="measured", stage="sample",
-        request=b, row=row, expected=expected, actual=actual, message=message,
-    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from treeproof.contract.registry import load
 from treeproof.contract.sampling import Sampling
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.smallest import FORK, case, request
-from treeproof.properties.sampling import launches
+from treeproof.properties.sampling_rules import launches
 
 BACKENDS = ("reference", "topology")
 
@@ -192,7 +193,7 @@ def test_rows_that_are_none_of_the_request_are_failures_and_no_crash(row: int, s
         ({"target_probs": (2, 0.0)}, r"target_probs\[2\] adds up to 0: accepted is 1"),
         ({"target_probs": (2, 0.5)}, r"target_probs\[2\] adds up to 1.5: accepted is 1"),
         ({"threshold_acc": 1.5}, r"threshold_acc is 1.5: accepted are 0 to 1"),
-        ({"rule": "greedy"}, r"rule is 'greedy': accepted are target-only, chain, typical"),
+        ({"rule": "first"}, r"rule is 'first': accepted are target-only, chain, typical, greedy"),
     ],
 )
 def test_numbers_that_are_none_are_refused_by_field_and_row(
@@ -215,7 +216,101 @@ def test_numbers_that_are_none_are_refused_by_field_and_row(
 
 
 def test_most_coins_lie_on_edges_and_no_walk_is_ever_in_doubt_there() -> None:
-    for launch in launches(LINKED):
+    for launch in launches(LINKED, "target-only"):
         assert all(len(excused) == 1 for _, excused in launch.allowed)
         assert launch.exact == (launch.what != "arbitrary numbers")
         assert (launch.probs.sum(1) == 1).all() or not launch.exact or LINKED.requests[1].pad_rows
+
+
+CHAINED = case(request((-1, 0, 1, 2)), request((-1, 0), pad_rows=1), seed=2)
+
+
+@pytest.mark.parametrize("rule", ["chain", "typical", "greedy"])
+def test_each_rule_is_asked_of_a_backend_that_knows_it_and_of_no_other(rule: Any) -> None:
+    asked: list[str] = []
+
+    def noting(x: VerifyInput, given: Sampling) -> Accepted:
+        asked.append(given.rule)
+        return sampled("topology", x, given) if given.rule == "greedy" else plain(x, given)
+
+    def plain(x: VerifyInput, given: Sampling) -> Accepted:
+        return sampled("reference", x, given)
+
+    capabilities = replace_rules(load("topology").capabilities, {rule})
+    backend = describe(
+        noting, "mine", stages={"sample"}, consumes=load("topology").consumes,
+        capabilities=capabilities,
+    )  # fmt: skip
+    assert check_case(CHAINED, backend, CheckOptions()).failures == ()
+    assert set(asked) == {rule}
+
+
+def replace_rules(capabilities: Any, rules: set[str]) -> Any:
+    return msgspec.structs.replace(capabilities, sampling=frozenset(rules))
+
+
+def chained(coin: float, last: float, p: list[float], q: list[float]) -> list[int]:
+    """One draft, of token 1, under the root."""
+    links = {
+        "candidates": [[0, 1]],
+        "retrieve_next_token": [[1, -1]],
+        "retrieve_next_sibling": [[-1, -1]],
+    }
+    given = Sampling(
+        rule="chain", target_probs=torch.tensor([p, [0.0, 0.0, 1.0]]), coins=torch.tensor([coin, 0.0]),
+        final_coins=torch.tensor([last]), draft_probs=torch.tensor([[q]]),
+    )  # fmt: skip
+    done = sampled("reference", step(links, 1), given)
+    return [token for token in done.tokens[0].tolist() if token >= 0]
+
+
+@pytest.mark.parametrize(
+    ("coin", "last", "emitted"),
+    [
+        (0.25, 0.0, [1, 2]),  # p / q is a half
+        (0.5, 0.0, [0]),  # the residual is (1/4, 0, 0)
+        (0.5, 0.99, [0]),
+    ],
+)
+def test_a_chain_accepts_below_p_over_q_and_draws_from_what_p_has_more(
+    coin: float, last: float, emitted: list[int]
+) -> None:
+    assert chained(coin, last, [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]) == emitted
+
+
+def test_a_draft_that_was_never_drawn_is_refused_whatever_the_target_says() -> None:
+    assert chained(0.0, 0.0, [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]) == [1]
+
+
+def test_of_equal_probabilities_the_first_wins() -> None:
+    links = {
+        "candidates": [[0, 0, 1]],
+        "retrieve_next_token": [[1, -1, -1]],
+        "retrieve_next_sibling": [[-1, 2, -1]],
+    }
+    given = Sampling(
+        rule="greedy", target_probs=torch.full((3, 2), 0.5), coins=torch.full((3,), 0.9),
+        final_coins=torch.full((1,), 0.9),
+    )  # fmt: skip
+    for name in BACKENDS:
+        assert sampled(name, step(links, 1), given).tokens.tolist() == [[0, 0]]
+
+
+def test_typical_acceptance_takes_the_longest_admissible_path_and_of_equal_ones_the_likeliest() -> (
+    None
+):
+    links = {
+        "candidates": [[0, 0, 1, 2, 0]],
+        "retrieve_next_token": [[1, 4, 3, -1, -1]],
+        "retrieve_next_sibling": [[-1, 2, -1, -1, -1]],
+    }
+    laws = torch.tensor(
+        [[0.6, 0.4, 0.0], [0.5, 0.5, 0.0], [0.05, 0.05, 0.9], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    )
+    given = Sampling(
+        rule="typical", target_probs=laws, coins=torch.zeros(5), final_coins=torch.zeros(1)
+    )
+    # 0.4 * 0.9 is likelier than 0.6 * 0.5, and both are two long.
+    assert sampled("reference", step(links, 2), given).tokens.tolist() == [[1, 2, 0]]
+    unlikely = replace(given, target_probs=laws.clone().index_fill(0, torch.tensor([2]), 1 / 3))
+    assert sampled("reference", step(links, 2), unlikely).tokens.tolist() == [[0, 0, 1]]

@@ -28,7 +28,7 @@ from treeproof.contract.inputs import (
     VerifyInput,
 )
 from treeproof.contract.registry import register
-from treeproof.contract.sampling import Sampling
+from treeproof.contract.sampling import RULES, Sampling
 from treeproof.contract.stopping import Finished, StopRules
 
 
@@ -43,7 +43,7 @@ from treeproof.contract.stopping import Finished, StopRules
         "retrieve_next_token",
         "retrieve_next_sibling",
     },
-    capabilities=Capabilities(draft_vocabulary=True),
+    capabilities=Capabilities(draft_vocabulary=True, sampling=frozenset(RULES)),
 )
 class Reference:
     """Nine stages; it has no attention of its own."""

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from treeproof.contract.case import DTYPES, Request, VerifyCase
 from treeproof.contract.layout import CacheLayout
+from treeproof.contract.sampling import TARGET_ONLY, Rule
 from treeproof.contract.shape import Dtype
 from treeproof.contract.typed import Typed
 
@@ -56,7 +57,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     that it wrote or from its operands `k` and `v` (under a quantised cache those are dequantised
     values, rounded to the case's dtype). `lse_base`, `lse_includes_sink`: what the returned
     log-sum-exp means. `empty_rows`: what becomes of a softmax over no key: output 0 and log-sum-exp
-    -inf, NaN, or anything. `vocab_size`: the tokens that `forward` takes lie below it.
+    -inf, NaN, or anything. `vocab_size`: the tokens that `forward` takes lie below it. `sampling`: rules of acceptance that `sample` knows.
 
     Raises ValueError naming the field where no case can have such a value: a typing error would
     otherwise leave nothing to check.
@@ -97,6 +98,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     lse_includes_sink: bool = False
     empty_rows: Literal["zero", "nan", "undefined"] = "zero"
     vocab_size: Annotated[int, Meta(ge=2)] | None = None
+    sampling: Set[Rule] = frozenset({TARGET_ONLY})
 
     def refusal(self, case: VerifyCase, device: str) -> str | None:
         """Why this case is outside the capabilities, or None where it is inside."""

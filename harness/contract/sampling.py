@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Rule = Literal["target-only", "chain", "typical"]
+Rule = Literal["target-only", "chain", "typical", "greedy"]
 TARGET_ONLY: Rule = "target-only"
 CHAIN: Rule = "chain"
 TYPICAL: Rule = "typical"
-RULES: tuple[Rule, ...] = (TARGET_ONLY, CHAIN, TYPICAL)
+GREEDY: Rule = "greedy"
+RULES: tuple[Rule, ...] = (TARGET_ONLY, CHAIN, TYPICAL, GREEDY)
 
 _MASS = 1e-3
 """How far the sum of a row may be from 1: a softmax over 2**18 tokens in float32 is well inside."""
@@ -38,6 +39,9 @@ class Sampling:
     `typical`: a child is admissible where p(x) > min(epsilon, delta * exp(-H)), H being the entropy
     (natural log) of p, and its parent is the root or admissible. The longest path of such is
     accepted, among equally long ones the likeliest by the product of its p(x). The last token is drawn from p.
+
+    `greedy`: a child is accepted where it holds the likeliest token, the first by number where several
+    are likeliest; that after the last accepted row is emitted. No coin is asked.
 
     A draw takes the first token, by number, whose share of the mass and of those before it is above
     the final coin; so one without mass is never drawn.

@@ -35,6 +35,7 @@ from treeproof.faults import (
     prefixes,
     processing,
     reads,
+    sample_rules,
     samples,
     selects,
     slots,
@@ -88,6 +89,7 @@ FAULTS: tuple[Fault, ...] = (
     *endings.FAULTS,
     *selects.FAULTS,
     *layers.FAULTS,
+    *sample_rules.FAULTS,
 )
 
 

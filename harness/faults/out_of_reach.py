@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_SAMPLED = "sampled acceptance, with probabilities and coins in accept"
-_PROCESSED = "logits in accept, with what is done to them a row"
 _RECURRENT = "stage recur, with a state that commit restores"
 _ALLOCATOR = "an allocator and a prefix cache under test, over several rounds"
 _SCHEDULER = "a scheduler under test, over several rounds"
@@ -15,8 +13,6 @@ _WHY: Mapping[str, tuple[str, str]] = {
         "a launch whose lengths are shorter than its rows, as a captured graph is warmed up with",
         "rows that are aligned to the end have no key left",
     ),
-    "B042": (_PROCESSED, "two ways to resolve a tie differ; accept is handed the argmax already"),
-    "B058": (_SAMPLED, "the proposal tested is not the one drawn from"),
     "B073": (_ALLOCATOR, "surplus slots of a draft are never given back"),
     "B074": (_ALLOCATOR, "a window's live pages are freed by a length in another unit"),
     "B075": (_ALLOCATOR, "a cached draft key depends on a token that its cache key leaves out"),

@@ -11,14 +11,36 @@ import torch
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import Accepted, Candidates
+from treeproof.contract.sampling import CHAIN, Rule
 from treeproof.generate.data import LogicalData, logical_data
 from treeproof.generate.pool import candidates
 from treeproof.oracles.path import PathResult, attend_batch
 from treeproof.properties.kv import Move, moves
 from treeproof.properties.processing import Processed, processings
-from treeproof.properties.sampling import Sampled, launches
+from treeproof.properties.sampled import Sampled
+from treeproof.properties.sampling_rules import as_chains, launches
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction, predictions
+
+
+@dataclass(frozen=True)
+class SampledLaunches:
+    """Those of each rule, made when a backend knows it."""
+
+    case: VerifyCase
+
+    @cached_property
+    def _made(self) -> dict[Rule, list[Sampled]]:
+        return {}
+
+    def of(self, rule: Rule) -> list[Sampled]:
+        if rule not in self._made:
+            self._made[rule] = launches(self.case_of(rule), rule)
+        return self._made[rule]
+
+    def case_of(self, rule: Rule) -> VerifyCase:
+        """The trees that a rule is asked about."""
+        return as_chains(self.case) if rule == CHAIN else self.case
 
 
 @dataclass(frozen=True)
@@ -42,9 +64,9 @@ class Prepared:
         return tuple(predictions(self.scene.case, self.leaves)[: self.most_rounds])
 
     @cached_property
-    def sampled(self) -> tuple[Sampled, ...]:
+    def sampled(self) -> SampledLaunches:
         """Probabilities and coins of each launch of sampled acceptance."""
-        return tuple(launches(self.scene.case))
+        return SampledLaunches(self.scene.case)
 
     @cached_property
     def processed(self) -> Processed:

@@ -2,59 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from treeproof.backends.reference import build as build_reference
 from treeproof.contract.failure import Failure
-from treeproof.contract.inputs import VerifyInput
-from treeproof.contract.sampling import TARGET_ONLY, Sampling
+from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.contract.sampling import CHAIN, RULES, Rule, Sampling
 from treeproof.engine.checks.copies import copied
+from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import contract
-from treeproof.properties.sampling import Sampled, judge_sampled
+from treeproof.properties.sampled import Sampled, judge_sampled
 from treeproof.properties.violation import Violation
 
 
 def judge_samples(trial: Trial, x: VerifyInput) -> None:
-    """A call a launch; no other stage of the backend has a part in it but the links of its build."""
+    """A call a launch, of each rule that the backend knows; no other stage of it has a part in that
+    but the links of its build."""
     if not (trial.has("sample") and trial.runs("sample") and trial.wants("traversal", "measured")):
         return
     with trial.probing("sample"):
         try:
-            _judge(trial, garble(x, trial.backend.consumes, trial.case.seed))
+            failures = [
+                failure
+                for rule in RULES
+                if rule in trial.backend.capabilities.sampling
+                for failure in _failures(trial, x, rule)
+            ]
         except Violation as violation:
             trial.broke(violation)
+            return
+        if not trial.borrows("sample"):
+            trial.judged("traversal", "measured", "sample", failures)
 
 
-def _judge(trial: Trial, seen: VerifyInput) -> None:
+def _failures(trial: Trial, x: VerifyInput, rule: Rule) -> list[Failure]:
     failures: list[Failure] = []
-    for launch in trial.prepared.sampled:
-        x, given = _inputs(trial, seen, launch)
-        handed = copied(x), copied(given)
-        result = trial.call("sample", trial.instance.sample, *handed)
-        for before, after in zip((x, given), handed, strict=True):
-            trial.unchanged("sample", before, after)
-        done = contract.valid_accepted(result, len(trial.case.requests), x.spec_steps, "sample")
+    for launch, done in sampled(trial, x, rule):
         with trial.timed("check"):
             failures += judge_sampled(
                 launch, done.accept_index.tolist(), done.accept_len.tolist(), done.tokens.tolist()
             )
-    if not trial.borrows("sample"):
-        trial.judged("traversal", "measured", "sample", failures)
+    return failures
+
+
+def sampled(trial: Trial, x: VerifyInput, rule: Rule) -> Iterator[tuple[Sampled, Accepted]]:
+    """Each launch of a rule and what the backend returned for it. Raises Violation."""
+    if rule == CHAIN:
+        case = trial.prepared.sampled.case_of(rule)
+        if trial.backend.capabilities.refusal(case, trial.options.device) is not None:
+            return
+        x = build_reference(staged(case, trial.options.device)[1])
+    seen = garble(x, trial.backend.consumes, trial.case.seed)
+    for launch in trial.prepared.sampled.of(rule):
+        given = _inputs(trial, seen, launch)
+        handed = copied(given[0]), copied(given[1])
+        result = trial.call("sample", trial.instance.sample, *handed)
+        for before, after in zip(given, handed, strict=True):
+            trial.unchanged("sample", before, after)
+        requests = len(launch.case.requests)
+        yield launch, contract.valid_accepted(result, requests, x.spec_steps, "sample")
 
 
 def _inputs(trial: Trial, seen: VerifyInput, launch: Sampled) -> tuple[VerifyInput, Sampling]:
     device = trial.scene.device
+
+    def on_device(values: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(device)
+
     x = seen
     if "draft_token" in trial.backend.consumes:
-        x = replace(seen, draft_token=torch.from_numpy(launch.tokens).to(device))
+        x = replace(seen, draft_token=on_device(launch.tokens))
     return x, Sampling(
-        rule=TARGET_ONLY,
-        target_probs=torch.from_numpy(launch.probs).to(device),
-        coins=torch.from_numpy(launch.coins).to(device),
-        final_coins=torch.from_numpy(launch.last).to(device),
+        rule=launch.rule,
+        target_probs=on_device(launch.probs),
+        coins=on_device(launch.coins),
+        final_coins=on_device(launch.last),
+        draft_probs=None if launch.draft is None else on_device(launch.draft),
         threshold_single=launch.threshold_single,
         threshold_acc=launch.threshold_acc,
+        epsilon=launch.epsilon,
+        delta=launch.delta,
     )

@@ -1,0 +1,102 @@
+"""Three more rules of acceptance, each a walk like those of `law`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from treeproof.contract.tree import CandidateTree
+from treeproof.oracles.law import Coins, Distribution, Tokens, Walk, draw
+
+
+def greedy(tree: CandidateTree, target: Sequence[Distribution]) -> Walk:
+    """The likeliest token each time, the first by number where several are; no coin is asked."""
+
+    def walk(coins: Coins) -> Tokens:
+        node, emitted = 0, [best(target[0])]
+        while True:
+            onward = [c for c in tree.children(node) if tree.tokens[c] == emitted[-1]]
+            if not onward:
+                return tuple(emitted)
+            node = onward[0]
+            emitted.append(best(target[node]))
+
+    return walk
+
+
+def best(law: Distribution) -> int:
+    """The first token of the largest probability."""
+    return max(range(len(law)), key=lambda token: (law[token], -token))
+
+
+def chain(
+    tree: CandidateTree, target: Sequence[Distribution], draft: Sequence[Distribution]
+) -> Walk:
+    """Rejection sampling: `draft[d]` is the law that the draft at depth d + 1 was drawn from.
+
+    No node has two children. What a draft is accepted with, min(1, p / q), and what is drawn in its
+    place, by max(0, p - q), add up to p, where it was drawn from q.
+    """
+
+    def walk(coins: Coins) -> Tokens:
+        emitted: list[int] = []
+        for node in range(len(tree)):
+            law = target[node]
+            if not tree.children(node):
+                return (*emitted, draw(coins, "last", law))
+            drafted = draft[node]
+            token = tree.tokens[node + 1]
+            asked = drafted[token]
+            edge = min(law[token] / asked, Fraction(1)) if 0 < asked <= 1 else Fraction(0)
+            if coins.pick(node, [edge]) == 0:
+                emitted.append(token)
+                continue
+            left = [max(p - q, Fraction(0)) for p, q in zip(law, drafted, strict=True)]
+            return (*emitted, draw(coins, "last", left))
+        raise AssertionError("a chain ends in a leaf")
+
+    return walk
+
+
+def typical_ends(
+    tree: CandidateTree,
+    target: Sequence[Sequence[float]],
+    epsilon: float,
+    delta: float,
+    doubt: float = 0.0,
+) -> frozenset[int]:
+    """The nodes that typical acceptance may end on, where numbers are known but for `doubt` of them.
+
+    A child is admissible where its probability is above min(epsilon, delta * exp(-H)). Of the longest
+    paths of such, the likeliest is taken: one node, unless `doubt` leaves several.
+    """
+    found: set[int] = set()
+    least = [_least(law, epsilon, delta) for law in target]
+    for lean in (-doubt, 0.0, doubt):
+        likelihood = {0: 1.0}
+        for node in range(1, len(tree)):
+            above = tree.parents[node]
+            if above in likelihood:
+                share = target[above][tree.tokens[node]]
+                if share > least[above] * (1 + lean):
+                    likelihood[node] = likelihood[above] * share
+        deepest = max(tree.depth[node] for node in likelihood)
+        ends = {n: p for n, p in likelihood.items() if tree.depth[n] == deepest}
+        found |= {n for n, p in ends.items() if p >= max(ends.values()) * (1 - doubt)}
+    return frozenset(found)
+
+
+def _least(law: Sequence[float], epsilon: float, delta: float) -> float:
+    entropy = -sum(share * math.log(share) for share in law if share > 0)
+    return min(epsilon, delta * math.exp(-entropy))
+
+
+def typical(tree: CandidateTree, target: Sequence[Distribution], end: int) -> Walk:
+    """What is emitted where acceptance ends on this node: its path, then a token by its law."""
+
+    def walk(coins: Coins) -> Tokens:
+        path = [tree.tokens[node] for node in tree.path(end)[1:]]
+        return (*path, draw(coins, "last", target[end]))
+
+    return walk
