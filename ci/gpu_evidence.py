@@ -46,7 +46,7 @@ THEIRS = (
     "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "fa4-swa-window",
     "torch-varlen-page-table", "torch-varlen-cascade", "flex-attention", "flex-attention-compiled",
     "sdpa-direct-mask", "sglang-extend", "sglang-unified", "sglang-tree", "sglang-cuda-tree", 
-    "sglang-merge", "sglang-select",
+    "sglang-draft", "sglang-merge", "sglang-select",
 )  # fmt: skip
 MEASURED = (*OURS, "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "torch-varlen-cascade", "sglang-extend")  # fmt: skip
 """Backends whose trees a minute are measured."""

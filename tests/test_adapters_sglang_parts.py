@@ -13,9 +13,12 @@ import pytest
 from hand_candidates import bits
 from sglang_worker import INTERPRETED, Check, case_of, optional, request, worker
 
+from treeproof.contract.case import KVLayout
+
 pytestmark = optional
 
 SELECT = "treeproof.backends.adapters.sglang_select:sglang-select"
+DRAFT = "treeproof.backends.adapters.sglang_draft:sglang-draft"
 MERGE = "treeproof.backends.adapters.sglang_merge:sglang-merge"
 HERE = Path(__file__).parent
 
@@ -58,9 +61,22 @@ def test_the_selection_of_sglang_is_right_but_for_equal_scores(checked: Check) -
     assert {(f.identity, f.kind, f.evidence) for f in result.failures} == {
         ("candidate", "orphaned-row", "declared")
     }
-    pools = {f.message.partition(", ")[2].partition(":")[0] for f in result.failures}
-    # Where probabilities are saturated, a certain child scores as its parent does.
+    # Scores that are equal on purpose, and those of a drafter that is nearly certain.
+    pools = {f.message.partition("candidates, ")[2].partition(":")[0] for f in result.failures}
     assert pools == {"equal scores", "saturated probabilities"}
+
+
+def test_the_drafting_layout_of_sglang_is_right_in_pages_of_one_and_of_four(checked: Check) -> None:
+    branched, chain = request([-1, 0, 0, 1], 6), request([-1, 0], 3)
+    for page_size in (1, 4):
+        layout = KVLayout(page_size=page_size, num_slots=64, order="shuffled")
+        result = checked(DRAFT, case_of(branched, chain, layout=layout))
+        assert result.failures == ()
+        judged = {(c.identity, c.evidence): c.status for c in result.cells if c.stage == "draft"}
+        assert judged.pop(("kv", "measured")) == ("pass" if page_size > 1 else "not-checked")
+        assert judged == dict.fromkeys(
+            [("position", "declared"), ("kv", "declared"), ("visibility", "declared")], "pass"
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

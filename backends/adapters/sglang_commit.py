@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from treeproof.backends.adapters import sglang_loader
+from treeproof.backends.adapters.sglang_pool import OneLayer
 from treeproof.contract.inputs import Accepted, Committed, VerifyInput
 
 MOVING = "sglang.srt.speculative.spec_utils"
-COPYING = "sglang.kernels.ops.kvcache.cache_move"
 FILLING = "sglang.kernels.ops.speculative.eagle"
 
 WITHOUT = (
@@ -40,12 +40,6 @@ WITHOUT = (
 )
 """What the engine's module imports for drafting, sampling and scheduling, which is not called here."""
 
-_MOST_MOVED = 256
-"""Slots of one launch; SGLang's pool moves more of them in pieces, in order."""
-
-_TILE = 128
-"""Bytes of a slot that one program moves: SGLang's choice for slots below 4 KiB."""
-
 
 class Commit:
     """The functions of SGLang that commit, for a batch of N rows a request."""
@@ -54,7 +48,6 @@ class Commit:
         self._move: Any = sglang_loader.load(
             MOVING, "xpu", WITHOUT
         ).move_accept_tokens_to_target_kvcache
-        self._copy: Any = sglang_loader.load(COPYING, "xpu").copy_all_layer_kv_cache_func
         self._fill_bonus: Any = sglang_loader.load(FILLING, "xpu").fill_bonus_tokens_func
 
     def __call__(
@@ -62,7 +55,7 @@ class Commit:
     ) -> Committed:
         """Compact both caches in place. A bonus is int32, as all tokens that SGLang emits."""
         batch, width = accepted.accept_index.shape
-        pool = SimpleNamespace(move_kv_cache=lambda to, of: self._moved((k_cache, v_cache), to, of))
+        pool = OneLayer(k_cache, v_cache)
         self._move(
             SimpleNamespace(seq_lens=x.seq_lens, out_cache_loc=x.out_cache_loc),
             accepted.accept_index,
@@ -72,19 +65,3 @@ class Commit:
         bonus = torch.empty(batch, dtype=torch.int32, device=x.seq_lens.device)
         self._fill_bonus(accepted.tokens, accepted.accept_len, bonus, width, batch)
         return Committed(seq_lens=x.seq_lens + accepted.accept_len, next_root=bonus)
-
-    def _moved(self, caches: tuple[Tensor, ...], targets: Tensor, sources: Tensor) -> None:
-        for cache in caches:
-            slot = cache[0].numel() * cache.element_size()
-            for start in range(0, len(targets), _MOST_MOVED):
-                piece = slice(start, start + _MOST_MOVED)
-                count = len(targets[piece])
-                self._copy(
-                    torch.tensor([cache.data_ptr()], dtype=torch.uint64, device=cache.device),
-                    torch.tensor([slot], device=cache.device),
-                    targets[piece],
-                    sources[piece],
-                    count,
-                    1 << (count - 1).bit_length(),
-                    {"bytes_per_tile": _TILE, "byte_tiles": -(-slot // _TILE), "num_warps": 4},
-                )

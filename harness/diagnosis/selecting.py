@@ -37,6 +37,13 @@ def child_before_parent(right: World) -> Iterator[tuple[str, World]]:
     later = _by(lambda scores, steps, s: (-scores[s], -s))
     yield "the later of equals", replace(right, select=selecting(later))
 
+    def by_topk(given: Pool, line: int) -> tuple[int, ...]:
+        found = given.pool.scores[line].topk(given.num_rows - 1).indices
+        return tuple(sorted(found.tolist()))
+
+    # torch.topk promises no order among equals, and has one.
+    yield "those that torch.topk takes", replace(right, select=selecting(by_topk))
+
 
 @hypothesis(
     "selected-by-step", "candidates are compared by the probability of their own step", "select",
