@@ -61,6 +61,11 @@ class Holdings:
                 )  # fmt: skip
         self.held[request] = list(pages)
 
+    def slid(self, request: int, first: int) -> None:
+        own = self.held[request]
+        for i in range(min(first // self.page, len(own))):
+            own[i] = -1
+
     def trimmed(self, request: int, columns: int) -> None:
         del self.held[request][-(-columns // self.page) :]
 
@@ -80,6 +85,8 @@ class Holdings:
             )  # fmt: skip
 
     def _known(self, request: int, pages: Sequence[int]) -> None:
+        gone = sum(page < 0 for page in self.held.get(request, ()))
+        pages = pages[gone:] if all(page == -1 for page in pages[:gone]) else pages
         strange = [page for page in pages if page not in self.usable]
         if strange:
             what = f"page {strange[0]}, which is no page to be had"

@@ -33,11 +33,12 @@ def judge_token(
 
 def judge_contents(
     request: int,
+    first: int,
     held: Sequence[tuple[str, Tensor, Tensor, Tensor]],
     *,
     handed_out: bool,
 ) -> list[Failure]:
-    """Its first columns, as the prefix cache has handed them out, or as rounds have left them.
+    """Columns from `first` on, as the prefix cache has handed them out, or as rounds have left them.
 
     Each of `held` is (name, found, exact, limit): (layers, n, heads, lanes) but for the limit
     (layers, n, 1, 1). The first column that is farther off is told.
@@ -53,8 +54,8 @@ def judge_contents(
         return [
             Failure(
                 identity="kv", kind=kind, evidence="measured", stage=stage,
-                request=request, column=column,
-                message=f"{name} of column {column} of request {request} in layer {layer} are "
+                request=request, column=first + column,
+                message=f"{name} of column {first + column} of request {request} in layer {layer} are "
                 f"not those of plain decoding {when}: off by {_largest(off[layer, column]):.3g}, "
                 f"at most {float(limit[layer, column].max()):.2g} is rounding",
             )
@@ -64,3 +65,52 @@ def judge_contents(
 
 def _largest(off: Tensor) -> float:
     return float(torch.nan_to_num(off, nan=float("inf")).max())
+
+
+def judge_successors(
+    request: int, first: int, found: Sequence[int], right: Sequence[int]
+) -> list[Failure]:
+    """What the drafter reads beside the columns of a chunk: the token after each."""
+    if list(found) == list(right):
+        return []
+    at = next((i for i, pair in enumerate(zip(found, right, strict=False)) if len({*pair}) > 1), 0)
+    return [
+        Failure(
+            identity="candidate", kind="wrong-draft-input", evidence="measured", stage="schedule",
+            request=request, column=first + at, expected=str(list(right)), actual=str(list(found)),
+            message=f"beside columns {first} to {first + len(right) - 1} of the prompt of request "
+            f"{request} the drafter reads tokens {list(found)}, expected {list(right)}",
+        )
+    ]  # fmt: skip
+
+
+def judge_runnable(
+    chosen: Sequence[int], running: Sequence[int], in_flight: Sequence[int]
+) -> list[Failure]:
+    """Whom the next round may begin with: nobody whose last round is not back, and nobody else's."""
+    wrong = [request for request in chosen if request in in_flight or request not in running]
+    if not wrong:
+        return []
+    why = "while its last round is not back" if wrong[0] in in_flight else "which is not running"
+    return [
+        Failure(
+            identity="candidate", kind="runs-too-early", evidence="measured", stage="schedule",
+            request=wrong[0], expected=str([r for r in running if r not in in_flight]),
+            actual=str(list(chosen)),
+            message=f"request {wrong[0]} is to be run {why}: its next root is not known",
+        )
+    ]  # fmt: skip
+
+
+def judge_cached(request: int, found: int, known: int) -> list[Failure]:
+    """Columns of a stopped request that the cache hands out, and those that it may know of."""
+    if found <= known:
+        return []
+    return [
+        Failure(
+            identity="kv", kind="caches-unserved", evidence="measured", stage="pool",
+            request=request, column=known, expected=str(known), actual=str(found),
+            message=f"the prefix cache knows {found} columns of request {request} after it was "
+            f"stopped, expected {known}: tokens past the stop were served to nobody",
+        )
+    ]  # fmt: skip

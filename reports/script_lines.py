@@ -36,7 +36,8 @@ def _turn(case: VerifyCase, turn: Turn) -> str:
     nodes = len(tree) if turn.nodes is None else min(turn.nodes, len(tree))
     accepted = tree.depth[turn.accept]
     path = f" (to node {turn.accept})" if accepted else ""
-    return f"request {turn.request} drafts {nodes - 1}, {accepted} accepted{path}"
+    stop = "" if turn.stop is None else f", stopped after {_tokens(turn.stop)}"
+    return f"request {turn.request} drafts {nodes - 1}, {accepted} accepted{path}{stop}"
 
 
 def _prompt(case: VerifyCase, b: int) -> str:

@@ -50,7 +50,7 @@ class PagedPool:
         return tuple(found)
 
     def reserve(self, request: int, columns: int) -> Sequence[int]:
-        own = self.held.setdefault(request, [])
+        own = self.held.setdefault(request, [])  # -1 where the window has moved on
         missing = -(-columns // self.page) - len(own)
         if missing > len(self.free):
             self.evict()
@@ -67,10 +67,17 @@ class PagedPool:
         self.give_back(own[kept:])
         del own[kept:]
 
-    def publish(self, request: int, tokens: Sequence[int]) -> None:
+    def slide(self, request: int, first: int) -> None:
         own = self.held[request]
-        for i, end in enumerate(range(self.page, len(tokens), self.page)):
-            self.cached.setdefault(self.key(tokens, end), own[i])
+        for i in range(min(first // self.page, len(own))):
+            self.give_back([own[i]])
+            own[i] = -1
+
+    def publish(self, request: int, tokens: Sequence[int], served: int) -> None:
+        own = self.held[request]
+        for i, end in enumerate(range(self.page, served, self.page)):
+            if own[i] >= 0:
+                self.cached.setdefault(self.key(tokens, end), own[i])
 
     def release(self, request: int) -> None:
         self.give_back(self.held.pop(request, []))
@@ -89,6 +96,8 @@ class PagedPool:
         """One holder fewer; who has none, and is not cached, is free."""
         cached = set(self.cached.values())
         for page in pages:
+            if page < 0:
+                continue
             self.uses[page] -= 1
             if not self.uses[page] and page not in cached:
                 self.free.append(page)

@@ -26,11 +26,12 @@ STAGES = (
     "extend",
     "forward",
     "pool",
+    "schedule",
 )
 """What a backend may implement. `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
 engine: a `VerifyInput`, and the tokens of each request's prefix, (P_b,) int64 each; logits are of
 any float dtype, and those of padded rows are free. `pool(kv) -> PagePool` (`contract.serving`) makes
-what hands out pages over many rounds."""
+what hands out pages over many rounds, `schedule() -> Scheduler` what runs when."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

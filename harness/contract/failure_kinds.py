@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 KINDS = frozenset({
+    "caches-unserved", "runs-too-early", "wrong-draft-input",
     "changes-with-batch", "changes-with-branch", "changes-with-company", "changes-with-layout",
     "changes-with-padding", "changes-with-row-count", "changes-with-rows", "changes-with-siblings",
     "changes-with-stream", "commit-writes-elsewhere", "crash", "dangling-link", "depends-on-tail",

@@ -42,6 +42,8 @@ class Turn(Typed, frozen=True, kw_only=True):
     request: Index
     accept: Index = 0
     nodes: Count | None = None
+    stop: Count | None = None
+    """Of what the request emits in this round so many tokens are served, and then it is over."""
 
 
 class Round(Typed, frozen=True, kw_only=True, tag="round", tag_field="do"):

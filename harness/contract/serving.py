@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
@@ -32,9 +32,14 @@ class PagePool(Protocol):
         """The request keeps the pages of its first columns, and gives back those behind them."""
         ...
 
-    def publish(self, request: int, tokens: Sequence[int]) -> None:
-        """The request's columns [0, len(tokens) - 1) are written, of these tokens: whole pages of them
-        may be handed to others."""
+    def slide(self, request: int, first: int) -> None:
+        """Its window has moved on: no row of the request reads a column before `first` again. It gives
+        back whole pages before that; `reserve` has -1 in their place."""
+        ...
+
+    def publish(self, request: int, tokens: Sequence[int], served: int) -> None:
+        """The request's columns [0, len(tokens) - 1) are written, of these tokens, of which the first
+        `served` are the prompt and what was served. Whole pages of these may be handed to others."""
         ...
 
     def release(self, request: int) -> None:
@@ -43,4 +48,21 @@ class PagePool(Protocol):
 
     def evict(self) -> None:
         """The cache gives up every page that no request holds."""
+        ...
+
+
+class Scheduler(Protocol):
+    """What stage `schedule()` returns."""
+
+    def successors(
+        self, prompt: Sequence[int], first: int, count: int, sampled: int
+    ) -> Sequence[int]:
+        """What the drafter reads beside columns [first, first + count) of a prompt: the token after
+        each. `sampled` is what the target would emit after the last of them, which is the next token
+        where the prompt ends there, and nowhere else."""
+        ...
+
+    def runnable(self, running: Sequence[int], in_flight: Collection[int]) -> Sequence[int]:
+        """Of the requests that are running, those that the next round may begin with, while the results
+        of the rounds that are `in_flight` are not back."""
         ...

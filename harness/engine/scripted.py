@@ -79,6 +79,8 @@ def plainer_steps(step: Step) -> Iterator[Step]:
 def _plainer_turns(turn: Turn) -> Iterator[Turn]:
     if turn.nodes is not None:
         yield replace(turn, nodes=None)
+    if turn.stop is not None:
+        yield replace(turn, stop=None)
     for node in range(turn.accept):
         yield replace(turn, accept=node)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _RECURRENT = "stage recur, with a state that commit restores"
-_ALLOCATOR = "an allocator and a prefix cache under test, over several rounds"
-_SCHEDULER = "a scheduler under test, over several rounds"
+_TRANSFER = "two engines, one of which hands its pages to the other"
 
 _WHY: Mapping[str, tuple[str, str]] = {
     "B037": (
@@ -23,10 +22,7 @@ _WHY: Mapping[str, tuple[str, str]] = {
     "B080": (_RECURRENT, "a state is looked up for a path of no rows"),
     "B081": (_RECURRENT, "a sibling begins from its sibling's state, not from its parent's"),
     "B082": (_RECURRENT, "a state drifts from that of plain decoding, over many rounds"),
-    "B083": (_SCHEDULER, "the drafter's input ends in a sampled token, in the middle of a prompt"),
-    "B085": (_SCHEDULER, "a request runs again before its last result is back"),
-    "B087": (_SCHEDULER, "lists of blocks differ between two ends of a transfer"),
-    "B088": (_ALLOCATOR, "pages in use by others are freed with a cancelled request"),
+    "B087": (_TRANSFER, "lists of blocks differ between two ends of a transfer"),
 }
 
 OUT_OF_REACH: Mapping[str, str] = {

@@ -41,6 +41,7 @@ _PROMPT = st.integers(1, 14)
 _PAGE = st.sampled_from((1, 2, 4, 4, 16))
 _ORDER: st.SearchStrategy[Order] = st.sampled_from(("contiguous", "reversed", "shuffled"))
 _YES = st.booleans()
+_RARELY = st.integers(0, 9).map(lambda number: number == 9)
 _SEED = st.integers(0, 2**63 - 1)
 
 
@@ -54,10 +55,11 @@ def scripts(draw: DrawFn, rounds: int | None = None) -> VerifyCase:
     machine = _Machine(requests)
     while machine.rounds < wanted:
         machine.take(draw)
+    shape = _shape(draw)
     return VerifyCase(
         requests=requests,
-        shape=_shape(draw),
-        layout=_layout(draw, requests, machine, page, shared),
+        shape=shape,
+        layout=_layout(draw, shape, requests, machine, page, shared),
         mask=_mask(draw),
         seed=draw(_SEED),
         script=tuple(machine.steps),
@@ -82,7 +84,12 @@ def _request(draw: DrawFn, shared: int) -> Request:
 
 
 def _layout(
-    draw: DrawFn, requests: tuple[Request, ...], machine: _Machine, page: int, shared: int
+    draw: DrawFn,
+    shape: AttentionShape,
+    requests: tuple[Request, ...],
+    machine: _Machine,
+    page: int,
+    shared: int,
 ) -> KVLayout:
     """A pool with room for all requests at their longest, or for most of them."""
     columns = [
@@ -100,6 +107,7 @@ def _layout(
         pad_slot=draw(st.sampled_from((0, -1))),
         page_table_pad=draw(st.sampled_from((0, -1, pages * page - 1))),
         shared_prefix=shared,
+        evicted=shape.window is not None and draw(_YES),
     )
 
 
@@ -161,8 +169,13 @@ class _Machine:
             most = self.requests[b].num_nodes
             nodes = draw(st.integers(1, most)) if draw(_YES) else most
             accept = draw(st.integers(0, nodes - 1))
-            turns.append(Turn(request=b, accept=accept, nodes=None if nodes == most else nodes))
-            self.grown[b] += self.requests[b].tree.depth[accept] + 1
+            depth, stop = self.requests[b].tree.depth[accept], None
+            if depth and draw(_RARELY):
+                stop = draw(st.integers(1, depth))
+                del self.left[b]
+            cut = None if nodes == most else nodes
+            turns.append(Turn(request=b, accept=accept, nodes=cut, stop=stop))
+            self.grown[b] = 0 if stop else self.grown[b] + depth + 1
         idle = draw(st.sampled_from((0, 0, 1, 2)))
         self.steps.append(Round(turns=tuple(turns), idle=idle))
         self.rounds += 1

@@ -80,7 +80,7 @@ SCRIPT_CLASSES = tuple(
     f"rounds:{kind}"
     for kind in (
         "two", "more", "chunked-prefill", "shared-prefix", "none-accepted", "all-accepted",
-        "several-requests", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
+        "several-requests", "one-stops", "pages-behind-the-window", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
     )
 )  # fmt: skip
 """Of cases with a script."""
@@ -107,12 +107,16 @@ def _script(case: VerifyCase) -> Iterator[str]:
     yield "rounds:two" if len(rounds) == 2 else "rounds:more"
     if case.layout.shared_prefix:
         yield "rounds:shared-prefix"
+    if case.layout.evicted:
+        yield "rounds:pages-behind-the-window"
     for one in rounds:
         if len(one.turns) > 1:
             yield "rounds:several-requests"
         if one.idle:
             yield "rounds:idle-requests"
         for turn in one.turns:
+            if turn.stop is not None:
+                yield "rounds:one-stops"
             tree = case.requests[turn.request].tree
             nodes = len(tree) if turn.nodes is None else turn.nodes
             if turn.accept == 0 and nodes > 1:

@@ -20,12 +20,14 @@ from treeproof.engine.look import look
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
 from treeproof.generate.profiles import run_seed
+from treeproof.generate.scripts import draw_scripts, script_units
 from treeproof.generate.units import draw, units
 from treeproof.scoring.asking import Ask, asking
 from treeproof.scoring.pairs import Pair
 from treeproof.scoring.result import Kill, Size
 
 PROFILE = "quick"
+_SCRIPTS = 48
 
 
 @lru_cache(maxsize=1)
@@ -34,6 +36,13 @@ def drawn_cases() -> tuple[VerifyCase, ...]:
     seed = run_seed(PROFILE, None)
     cases = (case for unit in units(PROFILE, seed) for case in draw(unit))
     return tuple({case.id: case for case in cases}.values())
+
+
+@lru_cache(maxsize=1)
+def drawn_scripts() -> tuple[VerifyCase, ...]:
+    """Scripts of the profile, as many as a run of ci has."""
+    found = script_units(PROFILE, run_seed(PROFILE, None), _SCRIPTS)
+    return tuple(case for unit in found for case in draw_scripts(unit))
 
 
 def kill(
@@ -50,14 +59,16 @@ def kill(
     """
     planted = pair.fault.into(load(pair.backend))
     # A fault of one cache layout is looked for where the caches lie so.
-    storage, seed = pair.fault.smallest.layout.storage, pair.fault.smallest.seed
+    smallest = pair.fault.smallest
+    storage, seed = smallest.layout.storage, smallest.seed
+    cases = drawn_scripts() if smallest.script else drawn_cases()
     drawn = (
         msgspec.structs.replace(
             c,
             layout=msgspec.structs.replace(c.layout, storage=storage),
             seed=seed if pair.fault.seeded else c.seed,
         )
-        for c in chain((pair.fault.smallest,) if smallest_first else (), drawn_cases())
+        for c in chain((smallest,) if smallest_first else (), cases)
     )
     able = (c for c in drawn if planted.capabilities.refusal(c, "cpu") is None)
     with asking(pair, planted) as ask:

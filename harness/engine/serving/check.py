@@ -16,6 +16,7 @@ _MEASURED: tuple[tuple[Identity, str], ...] = (
     ("kv", "attend"),
     ("kv", "commit"),
     ("kv", "pool"),
+    ("candidate", "schedule"),
     ("output", "attend"),
 )
 """What rounds measure, and the stage that each is evidence of."""

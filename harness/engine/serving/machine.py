@@ -12,15 +12,16 @@ from torch import Tensor
 
 from treeproof.backends.decoder import Decoder
 from treeproof.backends.reference.pool import pool
+from treeproof.backends.reference.schedule import schedule
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.counter import address_hash, permutation
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SPARE_TABLE_ROWS
-from treeproof.contract.script import Admit, Finish, Prefill, Round, Step
+from treeproof.contract.script import Admit, Finish, Prefill, Round, Step, Turn
 from treeproof.contract.served_model import served_model
-from treeproof.contract.serving import PagePool, PoolFull
+from treeproof.contract.serving import PagePool, PoolFull, Scheduler
 from treeproof.engine.checks.trial import Trial
-from treeproof.engine.serving.memory import Memory, companion_rows, path_codes
+from treeproof.engine.serving.memory import Memory, companion_rows, drafter_rows, path_codes
 from treeproof.engine.serving.prefill import prefill
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.step import (
@@ -35,7 +36,13 @@ from treeproof.generate.prefix_tokens import prefix_tokens
 from treeproof.oracles.continuation import continuation, sequence64
 from treeproof.properties.holdings import Holdings
 from treeproof.properties.scene import TORCH_DTYPE
-from treeproof.properties.serving import judge_contents, judge_token
+from treeproof.properties.serving import (
+    judge_cached,
+    judge_contents,
+    judge_runnable,
+    judge_successors,
+    judge_token,
+)
 
 _TABLE_ROWS = 703  # address word of the draw
 
@@ -69,17 +76,27 @@ class Machine:
         self.table_rows = [after[b] for b in range(rows)]
         self.memory = Memory(case, self.model.layers, rows + SPARE_TABLE_ROWS, self.device)
         self.holdings = Holdings(case.layout)
-        self.pool: PagePool = self._pool()
+        self.pool: PagePool = self._made("pool", pool, case.layout)
+        self.scheduler: Scheduler = self._made("schedule", schedule)
+        self.published: list[tuple[int, ...]] = []
         self.prompts = [p.tolist() for p in prefix_tokens(case, self.model.vocab_size)]
         self.serving: dict[int, Served] = {}
         self.tally = Tally()
         self.taken = 0
+        self.probe = len(self.case.requests) + len(self.table_rows)
+        """A request that nobody has made, to see what the pool answers."""
 
-    def _pool(self) -> PagePool:
-        if not self.trial.has("pool"):
-            return pool(self.case.layout)
-        made: PagePool = self.trial.call("pool", self.trial.instance.pool, self.case.layout)
-        return made
+    def _made(self, stage: str, reference: Callable[..., Any], *arguments: Any) -> Any:
+        """What the backend's own stage makes, or the reference's."""
+        if not self.trial.has(stage):
+            return reference(*arguments)
+        return self.trial.call(stage, getattr(self.trial.instance, stage), *arguments)
+
+    def _scheduled(self, method: str, *arguments: Any) -> list[int]:
+        function = getattr(self.scheduler, method)
+        if self.trial.has("schedule"):
+            return [int(one) for one in self.trial.call("schedule", function, *arguments)]
+        return [int(one) for one in function(*arguments)]
 
     def run(self) -> Tally:
         """Every step; then all that is still served is finished, and nothing may be missing."""
@@ -153,23 +170,52 @@ class Machine:
         memory.write_companions(slots[served.ready :], codes)
         served.codes += codes
         served.ready = end
+        sampled = int(logits[-1].argmax())
+        self._draft_keys(served, len(chunk), slots, sampled)
         if served.prefilled:
-            self._emit(served, [int(logits[-1].argmax())])
-        self._ask("publish", number, served.tokens[: end + 1])
+            self._emit(served, [sampled])
+            self._slide(served)
+        self._publish(served, end + 1)
+
+    def _draft_keys(self, served: Served, count: int, slots: Tensor, sampled: int) -> None:
+        """The drafter's keys of a chunk, of the tokens that the scheduler has it read."""
+        first = served.ready - count
+        after = self._scheduled("successors", list(served.prompt), first, count, sampled)
+        right = [*served.prompt, sampled][first + 1 : served.ready + 1]
+        stop_at(self.trial, judge_successors(served.number, first, after, right))
+        self.memory.write_drafter(slots[first:], served.codes[first:], after)
+
+    def _publish(self, served: Served, known: int, served_tokens: int | None = None) -> None:
+        """The first `known` tokens, the last of them without keys yet, are there to be shared."""
+        tokens = served.tokens[:known]
+        count = known if served_tokens is None else served_tokens
+        self.published.append(tuple(tokens[:count]))
+        self._ask("publish", served.number, list(tokens), count)
+
+    def _slide(self, served: Served) -> None:
+        """Pages behind the window go, where the layout says that they do."""
+        window = self.case.shape.window
+        if window is None or not self.case.layout.evicted:
+            return
+        first = max(0, served.ready - window + 1)
+        self._ask("slide", served.number, first)
+        self.holdings.slid(served.number, first)
+        served.pages = self.holdings.held[served.number]
 
     def _round(self, step: Round) -> None:
         turns = self._ready_turns(step)
         if not turns:
             return
         seed = round_seed(self.case, self.tally.rounds)
-        served: list[Served | None] = [s for s, _ in turns]
-        requests = [r for _, r in turns]
+        served: list[Served | None] = [s for s, _, _ in turns]
+        requests = [r for _, r, _ in turns]
+        self._ask_who_is_next([one.number for one, _, _ in turns])
         codes: list[int] = []
-        for one, request in turns:
+        for one, request, _ in turns:
             of_node = _node_codes(one, request)
             codes += [of_node[node] for node in request.node_of_row]
-        pages = [one.pages for one, _ in turns]
-        rows = [one.table_row for one, _ in turns]
+        pages = [one.pages for one, _, _ in turns]
+        rows = [one.table_row for one, _, _ in turns]
         idle: list[int] = []
         for i in range(step.idle):
             if not fits(self.case, [*requests, idle_request()]):
@@ -183,43 +229,77 @@ class Machine:
             pages.append(own)
             rows.append(self.table_rows[len(self.case.requests) + i])
             codes.append(0)
-        made = verify_step(self.case, requests, served, pages, rows, self.memory, seed, self.device)
+        made = verify_step(
+            self.case, requests, served, pages, rows, self.memory, seed, self.device,
+            first=self.tally.rounds == 0,
+        )  # fmt: skip
         refusal = self.trial.backend.capabilities.refusal(made.case, self.device)
         if refusal is not None:
             raise Refused(refusal)
         done = verify(self.trial, made, self.decoder, self.memory, codes)
         self.tally.rounds += 1
-        for b, (one, _) in enumerate(turns):
-            self._settle(one, done, b)
+        for b, (one, _, turn) in enumerate(turns):
+            self._settle(one, done, b, turn.stop)
         for number in idle:
             self._give_up(number)
 
-    def _ready_turns(self, step: Round) -> list[tuple[Served, Request]]:
+    def _ask_who_is_next(self, in_flight: list[int]) -> None:
+        """While a round is under way, whoever is in it cannot begin another one."""
+        running = [s.number for s in self.serving.values() if s.prefilled]
+        chosen = self._scheduled("runnable", running, frozenset(in_flight))
+        stop_at(self.trial, judge_runnable(chosen, running, in_flight))
+
+    def _ready_turns(self, step: Round) -> list[tuple[Served, Request, Turn]]:
         """Who can take part, with its tree drafted and its pages reserved."""
         seed = round_seed(self.case, self.tally.rounds)
-        found: list[tuple[Served, Request]] = []
+        found: list[tuple[Served, Request, Turn]] = []
         for turn in step.turns:
             served = self.serving.get(turn.request)
             if served is None or not served.prefilled:
                 continue
             request = drafted_request(self.case, served, turn, address_hash(seed, turn.request))
-            batch = [r for _, r in found]
+            batch = [r for _, r, _ in found]
             if fits(self.case, [*batch, request]) and self._reserve(
                 served, served.ready + request.num_nodes
             ):
-                found.append((served, request))
+                found.append((served, request, turn))
         return found
 
-    def _settle(self, served: Served, done: Done, b: int) -> None:
+    def _settle(self, served: Served, done: Done, b: int, stop: int | None) -> None:
         """The request after a round: what it emitted, what it holds, what the cache may know of it."""
+        first = served.ready
         written = [served.tokens[-1], *done.emitted[b][:-1]]
         served.codes += path_codes(written, served.codes[-1])
         served.ready = done.ready[b]
         self._emit(served, done.emitted[b])
+        slots = self._slots(served, served.ready)
+        after = served.tokens[first + 1 : served.ready + 1]
+        self.memory.write_drafter(slots[first:], served.codes[first:], after)
         self._ask("trim", served.number, served.ready)
         self.holdings.trimmed(served.number, served.ready)
         served.pages = self.holdings.held[served.number]
-        self._ask("publish", served.number, list(served.tokens))
+        self._slide(served)
+        over = stop is not None and stop < len(done.emitted[b])
+        served_tokens = first + 1 + (stop or 0) if over else None
+        self._publish(served, len(served.tokens), served_tokens)
+        if over:
+            self._finish(served.number)
+            self._look_up(served)
+
+    def _look_up(self, served: Served) -> None:
+        """What the cache knows of a sequence that was stopped: nothing that was served to nobody."""
+        tokens, page = served.tokens, self.case.layout.page_size
+        pages = [int(number) for number in self._ask("match", self.probe, list(tokens))]
+        self._ask("release", self.probe)
+        known = next(
+            (
+                end
+                for end in range(len(pages) * page, 0, -page)
+                if any(p[: end + 1] == tuple(tokens[: end + 1]) for p in self.published)
+            ),
+            0,
+        )
+        stop_at(self.trial, judge_cached(served.number, len(pages) * page, known))
 
     def _emit(self, served: Served, tokens: Sequence[int]) -> None:
         """Each token against plain decoding of all before it."""
@@ -277,34 +357,43 @@ class Machine:
 
     def _read_back(self, served: Served, *, handed_out: bool) -> None:
         """Columns [0, ready) against plain decoding, and their companions bit for bit."""
-        if not served.ready:
+        gone = sum(number < 0 for number in served.pages) * self.case.layout.page_size
+        if served.ready <= gone:
             return
-        slots = self._slots(served, served.ready)
+        slots = self._slots(served, served.ready)[gone:]
         truth = sequence64(self.model, tuple(served.tokens[: served.ready]))
+        exactly = truth.key_limit.new_zeros(1, len(slots), 1, 1)
+        after = served.tokens[gone + 1 : served.ready + 1]
         held = [
-            ("keys", self.memory.k[:, slots], truth.keys, truth.key_limit),
+            ("keys", self.memory.k[:, slots], truth.keys[:, gone:], truth.key_limit[:, gone:]),
             (
                 "values", self.memory.v[:, slots],
-                truth.values, truth.value_limit,
+                truth.values[:, gone:], truth.value_limit[:, gone:],
             ),
             *(
                 (
                     "companions",
                     cache[None, slots],
-                    companion_rows(served.codes, which).double()[None],
-                    truth.key_limit.new_zeros(1, len(slots), 1, 1),
+                    companion_rows(served.codes[gone:], which).double()[None],
+                    exactly,
                 )
                 for which, cache in enumerate(self.memory.companions)
             ),
+            (
+                "keys of the drafter",
+                self.memory.drafter[None, slots[: len(after)]],
+                drafter_rows(served.codes[gone : gone + len(after)], after).double()[None],
+                exactly[:, : len(after)],
+            ),
         ]  # fmt: skip
-        failures = judge_contents(served.number, held, handed_out=handed_out)
+        failures = judge_contents(served.number, gone, held, handed_out=handed_out)
         stop_at(self.trial, failures)
 
     def _all_free(self) -> None:
         """Take every page, one after another: so many are there as there were."""
         self._ask("evict")
         found: list[int] = []
-        probe = len(self.case.requests) + len(self.table_rows)
+        probe = self.probe
         for _ in self.holdings.usable:
             pages = self._reserved(probe, (len(found) + 1) * self.case.layout.page_size)
             if pages is None:

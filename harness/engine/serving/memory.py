@@ -21,7 +21,9 @@ class Memory:
     """KV caches (layers, num_slots, Hkv, lanes), the companions of each slot, and `req_to_token`.
 
     Companions stand for what moves with keys and values and is no layer's: a hidden row and an
-    indexer key, (num_slots, 1, lanes) each. Their contents are codes of all tokens up to theirs.
+    indexer key, (num_slots, 1, lanes) each. Their contents are codes of all tokens up to theirs. The
+    drafter's keys, by the same slots, are codes of the token after theirs as well; it writes them anew
+    for what was accepted, so no commit moves them.
     """
 
     def __init__(self, case: VerifyCase, layers: int, table_rows: int, device: str) -> None:
@@ -34,6 +36,7 @@ class Memory:
         self.k = loud(layers, slots, kv, shape.head_dim)
         self.v = loud(layers, slots, kv, shape.v_head_dim)
         self.companions = loud(slots, 1, COMPANION_LANES), loud(slots, 1, COMPANION_LANES)
+        self.drafter = loud(slots, 1, COMPANION_LANES)
         page = case.layout.page_size
         width = case.layout.num_slots + 2 * page
         self.table = np.full((table_rows, width), case.layout.page_table_pad)
@@ -52,10 +55,14 @@ class Memory:
         if written is not None and len(written) >= len(self._masks.get(written.dtype, ())):
             self._masks[written.dtype] = written
 
-    def write_companions(self, slots: Tensor, codes: list[int]) -> None:
+    def write_companions(self, slots: Tensor, codes: Sequence[int]) -> None:
         """What lies beside the keys and values of these slots (n,), one code a slot."""
         for which, cache in enumerate(self.companions):
             cache[slots] = companion_rows(codes, which).to(cache)
+
+    def write_drafter(self, slots: Tensor, codes: Sequence[int], after: Sequence[int]) -> None:
+        """The drafter's keys of columns with these codes, each with the token that follows it."""
+        self.drafter[slots] = drafter_rows(codes, after).to(self.drafter)
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """The caches that live by the same slots: each layer's, and the companions."""
@@ -71,7 +78,13 @@ def path_codes(tokens: Sequence[int], before: int) -> list[int]:
     return codes
 
 
-def companion_rows(codes: list[int], which: int) -> Tensor:
+def drafter_rows(codes: Sequence[int], after: Sequence[int]) -> Tensor:
+    """(n, 1, lanes) float32."""
+    both = [address_hash(code, token) for code, token in zip(codes, after, strict=True)]
+    return companion_rows(both, 0)
+
+
+def companion_rows(codes: Sequence[int], which: int) -> Tensor:
     """(n, 1, lanes) float32 of signs, one a bit of each code."""
     bits = np.array(codes, dtype=np.uint64)[:, None] >> np.uint64(COMPANION_LANES * (1 + which))
     signs = (bits >> np.arange(COMPANION_LANES, dtype=np.uint64)) & np.uint64(1)

@@ -18,6 +18,7 @@ class Served:
     truth: Continuation
     table_row: int
     pages: list[int] = field(default_factory=list)
+    """In logical order; -1 where the window has moved on."""
     ready: int = 0
     tokens: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)

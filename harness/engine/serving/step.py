@@ -11,6 +11,7 @@ from msgspec.structs import replace as changed
 from treeproof.contract.case import Request, VerifyCase, pages_needed
 from treeproof.contract.counter import address_hash
 from treeproof.contract.inputs import Candidates
+from treeproof.contract.layout import KVLayout
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.script import Turn
 from treeproof.engine.serving.drafter import drafted
@@ -30,6 +31,8 @@ class Step:
     scene: Scene
     made: Candidates
     served: tuple[Served | None, ...]
+    first: bool
+    """No round of the script came before."""
 
     @property
     def case(self) -> VerifyCase:
@@ -61,9 +64,13 @@ def idle_request() -> Request:
 
 def fits(case: VerifyCase, requests: Sequence[Request]) -> bool:
     """Whether the cache would hold these requests without a page in common."""
-    return pages_needed(tuple(requests), case.layout) * case.layout.page_size <= (
-        case.layout.num_slots
-    )
+    layout = _layout(case)
+    return pages_needed(tuple(requests), layout) * layout.page_size <= layout.num_slots
+
+
+def _layout(case: VerifyCase) -> KVLayout:
+    """Of a round: what requests share, the pool has decided."""
+    return changed(case.layout, shared_prefix=0)
 
 
 def round_seed(case: VerifyCase, number: int) -> int:
@@ -79,19 +86,24 @@ def verify_step(
     memory: Memory,
     seed: int,
     device: str,
+    *,
+    first: bool,
 ) -> Step:
     """What `build` is handed: slots as the pool gave them, the table and the mask buffer as the last
     round left them."""
-    layout = changed(case.layout, shared_prefix=0, evicted=False)
+    layout = _layout(case)
     step = changed(case, requests=tuple(requests), layout=layout, seed=seed, script=())
     page, offsets = layout.page_size, np.arange(layout.page_size)
     slots = []
     for request, own, row in zip(requests, pages, table_rows, strict=True):
         columns = (np.array(own)[:, None] * page + offsets).ravel()
+        gone = sum(number < 0 for number in own) * page
+        columns[:gone] = -1
         slots.append(columns[: request.prefix_len + request.num_nodes])
         memory.table[row, : len(columns)] = columns
+        memory.table[row, :gone] = layout.page_table_pad
     ledger = SlotLedger(step, tuple(slots), tuple(table_rows), memory.table.copy())
     scene = Scene(step, ledger, memory.k.device)
     made = candidates(step, ledger, device)
     made = replace(made, mask_buffer=memory.mask_buffer(made.mask_buffer))
-    return Step(scene, made, tuple(served))
+    return Step(scene, made, tuple(served), first)

@@ -6,7 +6,8 @@ is judged by itself and then handed on as it is: what is wrong and not seen at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,20 +50,35 @@ class Done:
 
 def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, codes: list[int]) -> Done:
     """Run the round. `codes` are those of all real rows, for the companions. Raises Wrong, and
-    Violation as `Trial.call` does."""
+    Violation as `Trial.call` does.
+
+    Only in a first round are stages held to leaving their inputs alone: what one does to them shows
+    there, and copies and comparisons take as long as the round itself.
+    """
     trial.subject = step.scene
     built = build(trial, trial.instance, step.scene, step.made)
     _judge_built(trial, step, built.x, built.produced)
     memory.keep_mask(built.x.custom_mask)
     seen = garble(built.x, trial.backend.consumes, step.case.seed)
-    given = copied(seen)
-    logits = _forward(trial, decoder, memory, built.x, given)
-    trial.unchanged("attend", seen, given)
+    with _left_alone(trial, step, "attend", seen) as (given,):
+        logits = _forward(trial, decoder, memory, built.x, given)
     memory.write_companions(step.scene.tree_slots, codes)
     predicted = logits.argmax(1)
     accepted, prediction = _accept(trial, step, seen, built.x, predicted)
     done = _commit(trial, step, seen, built.x, accepted, prediction, memory)
     return Done(prediction.emitted, tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist()))
+
+
+@contextmanager
+def _left_alone(trial: Trial, step: Step, stage: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+    """Inputs for a stage; in a first round copies, which are the same afterwards."""
+    if not step.first:
+        yield values
+        return
+    given = tuple(map(copied, values))
+    yield given
+    for before, after in zip(values, given, strict=True):
+        trial.unchanged(stage, before, after)
 
 
 def stop_at(trial: Trial, failures: Sequence[Failure]) -> None:
@@ -137,10 +153,8 @@ def _accept(
 ) -> tuple[Accepted, Prediction]:
     scene = step.scene
     if trial.has("accept"):
-        given = copied(seen), predicted.clone()
-        result = trial.call("accept", trial.instance.accept, *given)
-        trial.unchanged("accept", seen, given[0])
-        trial.unchanged("accept", predicted, given[1])
+        with _left_alone(trial, step, "accept", seen, predicted) as given:
+            result = trial.call("accept", trial.instance.accept, *given)
     else:
         result = reference.accept(x, predicted)
     accepted = contract.valid_accepted(result, len(scene.case.requests), step.made.spec_steps)
@@ -179,10 +193,8 @@ def _commit(
     for pool, (k_cache, v_cache) in enumerate(memory.pairs()):
         before = k_cache.clone(), v_cache.clone()
         if trial.has("commit"):
-            given = copied(seen), copied(accepted)
-            result = trial.call("commit", trial.instance.commit, *given, k_cache, v_cache)
-            trial.unchanged("commit", seen, given[0])
-            trial.unchanged("commit", accepted, given[1])
+            with _left_alone(trial, step, "commit", seen, accepted) as given:
+                result = trial.call("commit", trial.instance.commit, *given, k_cache, v_cache)
         else:
             result = reference.commit(x, accepted, k_cache, v_cache)
         done = contract.valid_committed(result, step.scene)
