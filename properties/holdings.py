@@ -43,11 +43,11 @@ class Holdings:
         self._known(request, pages)
         own = self.held.get(request, [])
         needed = max(len(own), -(-columns // self.page))
-        if list(pages[: len(own)]) != own or len(pages) != needed:
+        if list(pages[: len(own)]) != own or len(pages) < needed:
             self._wrong(
                 "wrong-pages", request,
                 f"request {request} holds pages {own} and asks for {columns} columns in pages of "
-                f"{self.page}: it is given {list(pages)}, expected {needed} pages, those first",
+                f"{self.page}: it is given {list(pages)}, expected {needed} pages or more, those first",
                 str(own), str(list(pages)),
             )  # fmt: skip
         for page in pages[len(own) :]:
@@ -85,8 +85,8 @@ class Holdings:
             )  # fmt: skip
 
     def _known(self, request: int, pages: Sequence[int]) -> None:
-        gone = sum(page < 0 for page in self.held.get(request, ()))
-        pages = pages[gone:] if all(page == -1 for page in pages[:gone]) else pages
+        held = len(self.held.get(request, ()))  # of these some may have gone with the window
+        pages = [page for i, page in enumerate(pages) if page != -1 or i >= held]
         strange = [page for page in pages if page not in self.usable]
         if strange:
             what = f"page {strange[0]}, which is no page to be had"

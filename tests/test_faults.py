@@ -102,7 +102,7 @@ PLANTED = {source for fault in FAULTS for source in fault.sources} & set(RECORDS
 def test_every_record_is_planted_or_out_of_reach_and_never_both():
     assert PLANTED | set(OUT_OF_REACH) == set(RECORDS)
     assert PLANTED & set(OUT_OF_REACH) == set()
-    assert len(PLANTED) == 77
+    assert len(PLANTED) == 85
 
 
 def test_how_many_pairs_of_a_fault_and_a_backend_each_stage_has():
@@ -111,8 +111,8 @@ def test_how_many_pairs_of_a_fault_and_a_backend_each_stage_has():
     by_name = sorted(of_stage.items())
     assert by_name == [
         ("accept", 117), ("attend", 456), ("build", 369), ("commit", 173), ("draft", 14),
-        ("extend", 7), ("finish", 9), ("forward", 9), ("merge", 6), ("process", 15),
-        ("sample", 22), ("select", 7),
+        ("extend", 7), ("finish", 9), ("forward", 9), ("merge", 6), ("pool", 45),
+        ("process", 15), ("sample", 22), ("schedule", 10), ("select", 7),
     ]  # fmt: skip
 
 

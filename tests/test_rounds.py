@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,16 +12,20 @@ import pytest
 from torch import Tensor
 
 from treeproof.backends.reference.pool import PagedPool
-from treeproof.contract.case import VerifyCase
+from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.inputs import Attended, Committed, VerifyInput
+from treeproof.contract.inputs import Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import Backend, load
 from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
+from treeproof.contract.served_model import served_model
 from treeproof.contract.serving import PagePool
+from treeproof.contract.tree import CandidateTree
+from treeproof.contract.wire import read_case_file
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import SERVED, case, request
+from treeproof.oracles.sequence import continue_greedily
 
 FIVE = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
 TREE = (-1, 0, 0, 1, 2)
@@ -189,3 +194,49 @@ def test_a_layer_that_the_small_model_does_not_have_is_unsupported() -> None:
 
 def test_a_case_without_a_script_keeps_its_id() -> None:
     assert msgspec.structs.replace(TWO_ROUNDS, script=()).id != TWO_ROUNDS.id
+
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "boundary.json"
+CHAIN = (-1, 0, 1, 2)
+PROMPT = (7, 3, 3, 11, 5)
+
+
+def boundary() -> VerifyCase:
+    """Three drafts and all of them accepted, then a round that begins with the bonus."""
+    return served(
+        Request(
+            tree=CandidateTree(tokens=(0, 1, 2, 3), parents=CHAIN),
+            row_of_node=(0, 1, 2, 3),
+            prefix_len=len(PROMPT),
+            prefix_tokens=PROMPT,
+        ),
+        steps=[*ready(0), turns(3), turns(0)],
+        spare_pages=8,
+    )
+
+
+def test_the_bonus_is_the_next_root_right_behind_what_is_ready() -> None:
+    """R D1 D2 D3 get keys, D1 D2 D3 B are emitted: both are four, and they are other tokens."""
+    built: list[VerifyInput] = []
+
+    def around(right: Callable[[Candidates], VerifyInput], c: Candidates) -> VerifyInput:
+        built.append(right(c))
+        return built[-1]
+
+    found = checked(boundary(), spoiled("build", around))
+    assert found.failures == ()
+    first, second = built
+    greedy = continue_greedily(served_model(boundary()), PROMPT, 5)
+    assert first.seq_lens.tolist() == [5]
+    assert first.positions.tolist() == [5, 6, 7, 8]
+    assert first.draft_token.tolist() == greedy[:4]  # R D1 D2 D3
+    assert second.seq_lens.tolist() == [9]
+    assert second.positions[0] == 9
+    assert second.draft_token[0] == greedy[4]  # B, which has no keys before this round
+    assert second.out_cache_loc[0] == second.req_to_token[second.request_slots[0], 9]
+
+
+def test_the_example_of_the_boundary_is_this_script() -> None:
+    assert read_case_file(EXAMPLE) == boundary()
+    for backend in FIVE:
+        assert checked(boundary(), backend).failures == ()

@@ -65,6 +65,8 @@ def plainer_steps(step: Step) -> Iterator[Step]:
     """What could stand in place of a step: less of it, the least first."""
     if isinstance(step, Prefill) and step.tokens < WHOLE_PROMPT:
         yield replace(step, tokens=WHOLE_PROMPT)
+        for tokens in sorted({1, step.tokens // 2, step.tokens - 1} - {0, step.tokens}):
+            yield replace(step, tokens=tokens)
     if not isinstance(step, Round):
         return
     for i in range(len(step.turns)) if len(step.turns) > 1 else ():

@@ -83,7 +83,6 @@ FAULTS: tuple[Fault, ...] = (
     *engines.FAULTS,
     *kernels.FAULTS,
     *layouts.FAULTS,
-    *served.FAULTS,
     *samples.FAULTS,
     *drafts.FAULTS,
     *extends.FAULTS,
@@ -92,6 +91,7 @@ FAULTS: tuple[Fault, ...] = (
     *selects.FAULTS,
     *layers.FAULTS,
     *sample_rules.FAULTS,
+    *served.FAULTS,
 )
 
 
