@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 from target_models import MODELS
@@ -11,6 +12,7 @@ from treeproof.contract.target_model import TargetModel
 from treeproof.contract.tree import CandidateTree
 from treeproof.oracles.sequence import Continuing, continue_greedily, sequence_logits
 from treeproof.oracles.target import target_logits
+from treeproof.oracles.target_steps import Steps, with_limit
 
 MODEL = TargetModel()
 
@@ -95,3 +97,33 @@ def test_empty_prompts_and_strange_tokens_are_refused() -> None:
         sequence_logits(MODEL, [])
     with pytest.raises(ValueError, match="token 61: accepted are 0 to 60"):
         sequence_logits(MODEL, [3, 61])
+
+
+class InFloat32(Decoder):
+    """Angles as most engines take them."""
+
+    def _turns(self, positions: torch.Tensor, base: float) -> tuple[torch.Tensor, torch.Tensor]:
+        pairs = self.model.turned_lanes // 2
+        speed = 1.0 / base ** (torch.arange(pairs, dtype=torch.float32) / pairs)
+        angle = positions[:, None, None].float() * speed
+        return angle.cos(), angle.sin()
+
+
+def test_angles_in_float32_are_further_off_far_away_and_have_a_limit_of_their_own() -> None:
+    far, tree = 1_000_000, CandidateTree(tokens=(1, 2, 3), parents=(-1, 0, 1))
+    attention = Growing(MODEL)
+    found = InFloat32(MODEL).forward(
+        torch.tensor(tree.tokens), torch.tensor([far, far + 1, far + 2]), attention
+    )
+    ratios = []
+    for angles in ("float64", "float32"):
+        steps = Steps(msgspec.structs.replace(MODEL, angles=angles))
+        turned = steps.turns(range(far, far + 3))
+        x = steps.embedded(tree.tokens)
+        for layer in range(MODEL.layers):
+            q, seen = steps.projected(layer, x, turned)
+            out = [steps.attended(q[:, :, i : i + 1], seen.of(slice(0, i + 1))) for i in range(3)]
+            x = steps.carried(layer, x, torch.cat(out, 2))
+        logits, limit = with_limit(steps.logits(x))
+        ratios.append(float(((found - logits).abs() / limit).max()))
+    assert ratios[0] > 1 > ratios[1]

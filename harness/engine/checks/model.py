@@ -43,7 +43,7 @@ from treeproof.properties.probes.launch import Contents, launch, zeros
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation
 
-_ONE_IN, _ONE_IN_BULK = 16, 64
+_ONE_IN, _ONE_IN_BULK = 16, 512
 """Cases that have time for it; seed 0, of cases by hand, is not among them."""
 
 _TURN = 3
