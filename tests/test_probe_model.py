@@ -125,6 +125,25 @@ def test_what_one_layer_does_to_another_is_seen_by_the_model_alone(make: Any) ->
     assert check_case(CASE, planned(make), others).failures == ()
 
 
+class TakesOneLayerAPlan(Planned):
+    def layer(self, state: State, *tensors: Any) -> Attended:
+        if state.layers > 1:
+            raise RuntimeError("the plan is spent")
+        return super().layer(state, *tensors)
+
+
+def test_what_is_raised_in_a_later_layer_is_told_with_where() -> None:
+    (found,) = check_case(CASE, planned(TakesOneLayerAPlan), CheckOptions()).failures
+    assert found.key == ("contract", "raises")
+    assert found.message.startswith("as attention of a small model: attend raised RuntimeError")
+
+
+def test_who_asks_for_writes_alone_is_told_of_writes() -> None:
+    alone = replace(ALONE, identities=frozenset({"kv"}))
+    found = check_case(CASE, planned(WritesTheLastCache), alone).failures
+    assert {f.key for f in found} == FAULTS[WritesTheLastCache]
+
+
 @pytest.mark.parametrize("make", [ReadsTheFirstCache, WindowOfTheFirstLayerAlone])
 def test_the_layer_that_is_wrong_is_named(make: Any) -> None:
     told = {f.message.partition(":")[0] for f in check_case(CASE, planned(make), ALONE).failures}

@@ -63,7 +63,8 @@ def judge_model(trial: Trial) -> None:
     columns = sum(request.prefix_len + request.num_nodes for request in trial.case.requests)
     if not (trial.runs("model") and trial.has("attend") and due) or wrong:
         return
-    if columns > _MOST_COLUMNS or not trial.wants("output", "measured"):
+    wanted = trial.wants("output", "measured") or trial.wants("kv", "measured")
+    if columns > _MOST_COLUMNS or not wanted:
         return
     layered = _layers_of(trial)
     if layered is None:
@@ -72,7 +73,9 @@ def judge_model(trial: Trial) -> None:
         try:
             _judge(trial, *layered)
         except Violation as violation:
-            trial.broke(violation)
+            failure = violation.failure
+            message = f"as attention of a small model: {failure.message}"
+            trial.broke(Violation(replace(failure, message=message)))
 
 
 def _layers_of(trial: Trial) -> tuple[TargetModel, tuple[VerifyCase, ...]] | None:
@@ -118,18 +121,24 @@ def _judge(trial: Trial, model: TargetModel, of_layer: Sequence[VerifyCase]) -> 
     finally:
         for kind in kinds.values():
             close(trial, kind.instance)
-    numerics, able = trial.backend.numerics, trial.backend.capabilities
-    failures = [f for run in runs for f in judge_layer(run, numerics, able)[0]]
     written = judge_writes(runs) if trial.wants("kv", "measured") else []
-    ties = 0
-    if not failures and not written:
-        scene = runs[0].scene
-        truth = _truth(
-            trial.case, model, trial.scene.case.shape.dtype, errors_of(scene, numerics, able)
-        )
-        failures, ties = judge_end(scene, truth, logits)
     if written:
         trial.judged("kv", "measured", "attend", written)
+    if trial.wants("output", "measured"):
+        _judge_outputs(trial, model, runs, None if written else logits)
+
+
+def _judge_outputs(
+    trial: Trial, model: TargetModel, runs: Sequence[LayerRun], logits: Tensor | None
+) -> None:
+    """Each layer, and where all are right the logits behind them; None: rows were written wrongly."""
+    numerics, able = trial.backend.numerics, trial.backend.capabilities
+    failures, ties = [f for run in runs for f in judge_layer(run, numerics, able)[0]], 0
+    if logits is not None and not failures:
+        scene = runs[0].scene
+        errors = errors_of(scene, numerics, able)
+        truth = _truth(trial.case, model, scene.case.shape.dtype, errors)
+        failures, ties = judge_end(scene, truth, logits)
     trial.judged("output", "measured", "attend", failures)
     if ties and not failures:
         reason = f"{ties} rows choose another of two tokens that rounding leaves open"
