@@ -7,13 +7,23 @@ import torch
 
 from treeproof.backends.reference.select import select
 from treeproof.contract.backend import describe
-from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.case import (
+    AttentionShape,
+    KVLayout,
+    MaskLayout,
+    MaskMode,
+    Request,
+    VerifyCase,
+)
+from treeproof.contract.failure import PROBES
 from treeproof.contract.inputs import Selected
 from treeproof.contract.registry import load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.engine.look import look
-from treeproof.faults.catalog import FAULTS
+from treeproof.faults.catalog import FAULTS, named
+from treeproof.faults.smallest import case
+from treeproof.faults.smallest import request as of_tree
 from treeproof.generate.drafter import LAWS, drafted_pool, grown
 from treeproof.properties.selecting import pools
 
@@ -249,3 +259,36 @@ def test_the_cause_of_a_wrong_selection_is_named(fault):
     found = look(fault.smallest, fault.into(load("reference")), CheckOptions())
 
     assert (found[0].cause, found[0].candidates) == (fault.cause, (fault.cause,))
+
+
+# --- from pool to rows through both stages --------------------------------------------------------
+
+
+def test_a_selection_that_its_own_build_reads_otherwise_is_seen_from_pool_to_row():
+    (fault,) = named(("parents-as-if-dense",))
+    backend = fault.into(load("reference"))
+    failures = check_case(fault.smallest, backend, DECLARED).failures
+
+    assert ("traversal", "unlinked-row") in {f.key for f in failures}
+    assert all(f.message.startswith("out of its own selection: row 2 ") for f in failures)
+    without = CheckOptions(probes=frozenset(PROBES) - {"declared"})
+    assert check_case(fault.smallest, backend, without).failures == ()
+
+
+def test_what_lies_between_two_stages_is_not_traced_where_one_is_not_its_own():
+    (fault,) = named(("parents-as-if-dense",))
+    reading = fault.into(load("reference"))
+    alone = replace(reading, stages=frozenset({"build"}))
+
+    assert check_case(fault.smallest, alone, CheckOptions()).failures == ()
+
+
+def test_a_cache_without_room_for_the_rows_is_not_traced():
+    """Of slots that lanes tell apart, and of the 32 columns of a packed mask, there are too few."""
+    wide = case(*[of_tree((-1, *[0] * 8, 1, 9), 1)] * 4, page_size=16)
+    packed = case(
+        of_tree((-1, *[0] * 8, 1)), head_dims=(64, 64),
+        mask=MaskLayout(mode=MaskMode.QLEN_ONLY_BITPACKING),
+    )  # fmt: skip
+    for given in (wide, packed):
+        assert check_case(given, load("reference"), DECLARED).failures == ()

@@ -27,6 +27,7 @@ from treeproof.engine.checks.selects import judge_selects
 from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.tails import judge_tails
+from treeproof.engine.checks.traces import judge_traces
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.checks.unable import DeviceLimit
 from treeproof.engine.serving.check import serve
@@ -118,6 +119,7 @@ def _run(trial: Trial) -> None:
         judge_extends(trial, built.x)
         judge_merges(trial)
         judge_selects(trial)
+        judge_traces(trial)
         judge_drafts(trial)
         judge_forward(trial, built)
         judge_model(trial)

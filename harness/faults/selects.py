@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.backend import Backend
-from treeproof.contract.inputs import DraftPool, Selected
+from treeproof.contract.inputs import Candidates, DraftPool, Selected, VerifyInput
+from treeproof.faults.fault import Fault
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import FORK, case, request
 from treeproof.faults.wrong import Wrong, faults_of
@@ -80,6 +81,12 @@ def _maps(backend: Backend) -> bool:
     return _selects(backend) and backend.capabilities.draft_vocabulary
 
 
+def _as_if_dense(right: Callable[[Candidates], VerifyInput], c: Candidates) -> VerifyInput:
+    """A kernel takes a request's parents to come right after those of the one before."""
+    dense = (c.parent_list.shape[1], 1)
+    return right(replace(c, parent_list=c.parent_list.as_strided(c.parent_list.shape, dense)))
+
+
 _WRONG: tuple[Wrong[Does], ...] = (
     Wrong(
         "child-before-parent", "",
@@ -115,11 +122,25 @@ _WRONG: tuple[Wrong[Does], ...] = (
     ),
 )  # fmt: skip
 
-FAULTS = faults_of(
-    _WRONG,
-    stage="select",
-    identity="candidate",
-    evidence="declared",
-    plant=lambda does: lambda backend: wrapped(backend, "select", does),
-    applies=_selects,
+FAULTS = (
+    *faults_of(
+        _WRONG,
+        stage="select",
+        identity="candidate",
+        evidence="declared",
+        plant=lambda does: lambda backend: wrapped(backend, "select", does),
+        applies=_selects,
+    ),
+    Fault(
+        family="parents-as-if-dense",
+        says="a list of parents that is a view of a longer one is read as if it were dense",
+        sources=(),
+        stage="build",
+        identity="traversal",
+        evidence="declared",
+        cause="unknown",
+        smallest=case(request((-1, 0, 1, 2)), request()),
+        plant=lambda backend: wrapped(backend, "build", _as_if_dense),
+        applies=lambda backend: {"select", "build"} <= backend.stages,
+    ),
 )
