@@ -165,7 +165,7 @@ class Drawing {
       this.pickers.push({node: line, row: i});
       return line;
     });
-    const legend = "• must read" + used.map(s => `   ${s} ${WORDS[s]}`).join("");
+    const legend = ["• must read", ...used.map(s => `${s} ${WORDS[s]}`)].join(" · ");
     const left = count > 24 && rows.length < count ? ` Of ${count} rows, ${rows.length} that differ.` : "";
     return el("section", {}, el("h4", {textContent: "Which keys a row reads"}), el("p", {className: "dim", textContent: legend + left}),
       el("div", {className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Keys read by each row, ${this.name}`},
@@ -201,6 +201,7 @@ class Drawing {
       return line;
     });
     return el("section", {}, el("h4", {textContent: `Error over its bound: ${say(worst)} at most, above 1 is wrong`}),
+      el("p", {className: "dim", textContent: "Here and below attention was given what a right build makes, so that it is shown by itself."}),
       this.table("Errors", ["row", ...errors[0].map((_, h) => `head ${h}`)], lines));
   }
 
