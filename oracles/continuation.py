@@ -13,6 +13,7 @@ from torch import Tensor
 
 from treeproof.contract.target_model import TargetModel
 from treeproof.oracles.sequence import Continuing
+from treeproof.oracles.target_errors import Errors
 from treeproof.oracles.target_steps import Steps, with_limit
 
 
@@ -57,16 +58,16 @@ class Sequence64:
     limit: `logits` (n, vocabulary) and `limit` (n, 1); `keys` and `values` (layers, n, heads, lanes),
     keys turned as they are read, and their limits (layers, n, 1, 1)."""
 
-    def __init__(self, model: TargetModel, tokens: Sequence[int]) -> None:
-        sequence = Continuing(model, Steps(model))
+    def __init__(self, model: TargetModel, tokens: Sequence[int], errors: Errors) -> None:
+        sequence = Continuing(model, Steps(model, errors))
         self.logits, self.limit = with_limit(sequence.read(tokens))
         self.keys, self.key_limit = _with_limits([m.keys for m in sequence.past])
         self.values, self.value_limit = _with_limits([m.values for m in sequence.past])
 
 
 @lru_cache(maxsize=32)
-def sequence64(model: TargetModel, tokens: tuple[int, ...]) -> Sequence64:
-    return Sequence64(model, tokens)
+def sequence64(model: TargetModel, tokens: tuple[int, ...], errors: Errors) -> Sequence64:
+    return Sequence64(model, tokens, errors)
 
 
 def _with_limits(kept: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.registry import load
 from treeproof.contract.script import Admit, Prefill, Round, Turn
+from treeproof.contract.shape import DTYPES
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.smallest import case, request
 from treeproof.generate.scripts import BLOCK, ScriptUnit, draw_scripts
@@ -65,18 +66,18 @@ def bench(backends: Sequence[str]) -> None:
         )
 
 
-def scripts(seed: int) -> Iterator[VerifyCase]:
+def scripts(seed: int, dtype: str | None) -> Iterator[VerifyCase]:
     block = 0
     while True:
-        yield from draw_scripts(ScriptUnit("quick", seed, block, BLOCK))
+        yield from draw_scripts(ScriptUnit("quick", seed, block, BLOCK, dtype=dtype))
         block += 1
 
 
-def show(backends: Sequence[str], wanted: int, seed: int) -> int:
+def show(backends: Sequence[str], wanted: int, seed: int, dtype: str | None) -> int:
     """Serve drawn scripts until `wanted` generations of several rounds have come to their end."""
     total = {"requests": 0, "rounds": 0, "tokens": 0, "ties": 0}
     wrong, count, options = 0, 0, CheckOptions()
-    for script in scripts(seed):
+    for script in scripts(seed, dtype):
         if total["requests"] >= wanted:
             break
         count += 1
@@ -100,11 +101,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--generations", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("backends", nargs="*", default=FIVE)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.generations:
-        return show(given.backends, given.generations, given.seed)
+        return show(given.backends, given.generations, given.seed, given.dtype)
     bench(given.backends)
     return 0
 

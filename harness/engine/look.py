@@ -20,6 +20,7 @@ from treeproof.engine.attribution import Repaired, part_of, suspected
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.observe import observe
+from treeproof.engine.serving.look import look_script
 from treeproof.engine.shown import shown
 
 _NOT_OBSERVED = frozenset({
@@ -52,7 +53,7 @@ def look_and_show(
 ) -> tuple[tuple[Diagnosed, ...], Shown | None]:
     """The same, and what was seen, for pictures of it."""
     if case.script:
-        return (), None
+        return look_script(case, backend, options), None
     start = time.perf_counter()
     checked = check_case(case, backend, options)
     stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)

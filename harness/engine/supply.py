@@ -102,9 +102,8 @@ def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
     """Scripts of many rounds come last: what fails in one step is no news in several."""
     from treeproof.generate.scripts import draw_scripts, script_units
 
-    if settings.dtype not in (None, "float32"):
-        return []
-    drawn = script_units(settings.profile, settings.seed, cases // CASES_A_SCRIPT)
+    count = cases // CASES_A_SCRIPT
+    drawn = script_units(settings.profile, settings.seed, count, settings.dtype)
     return [Source(unit.name, partial(draw_scripts, unit), last=True) for unit in drawn]
 
 

@@ -133,18 +133,18 @@ def _shared(*prefixes: int, steps: Sequence[Step], shared: int) -> VerifyCase:
 
 _LATER = (*_PREFILLED, Admit(request=1))
 
-_POOLS: tuple[tuple[str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...] = (
+_POOLS: tuple[tuple[str, str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...] = (
     (
-        "surplus-kept", "slots that were reserved for drafts are never given back", _KeepsSurplus,
+        "surplus-kept", "pool-keeps-surplus", "slots that were reserved for drafts are never given back", _KeepsSurplus,
         _script(request((-1, 0), 1), steps=[*_PREFILLED, _ROUND]),
         ("B073", "sgl-project/sglang#13826"),
     ),
     (
-        "last-page-kept", "the last page of a request that leaves is never given back",
+        "last-page-kept", "pool-keeps-last-page", "the last page of a request that leaves is never given back",
         _KeepsLastPage, _script(request(prefix=1), steps=_PREFILLED), ("B073",),
     ),
     (
-        "open-page-given-back", "the last page goes back while there are keys in it",
+        "open-page-given-back", "pool-frees-open-page", "the last page goes back while there are keys in it",
         _TrimsOneTooMany,
         _script(
             request(prefix=1), request(prefix=1), page_size=4,
@@ -153,12 +153,12 @@ _POOLS: tuple[tuple[str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...
         (),
     ),
     (
-        "shared-pages-freed", "a request that leaves frees pages that others share",
+        "shared-pages-freed", "pool-frees-shared-pages", "a request that leaves frees pages that others share",
         _FreesSharedPages, _shared(2, 3, steps=[*_LATER, Finish(request=0), Prefill(request=1)], shared=2),
         ("B088", "sgl-project/sglang#23392"),
     ),
     (
-        "held-pages-evicted", "the cache gives up pages that a request holds", _EvictsWhatIsHeld,
+        "held-pages-evicted", "pool-evicts-held-pages", "the cache gives up pages that a request holds", _EvictsWhatIsHeld,
         _script(
             request(prefix=2), request(prefix=2),
             steps=[*_PREFILLED, Evict(), Admit(request=1), Prefill(request=1)],
@@ -166,18 +166,18 @@ _POOLS: tuple[tuple[str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...
         (),
     ),
     (
-        "shared-before-written", "pages of a prompt are shared before they are written",
+        "shared-before-written", "cache-before-written", "pages of a prompt are shared before they are written",
         _SharesBeforeWriting,
         _shared(2, 2, steps=[Admit(request=0), Admit(request=1)], shared=2),
         ("B076", "vllm-project/vllm#41838"),
     ),
     (
-        "key-without-successor", "cached keys of the drafter are found without the token after them",
+        "key-without-successor", "cache-key-without-successor", "cached keys of the drafter are found without the token after them",
         _KeyWithoutSuccessor, _shared(2, 2, steps=_LATER, shared=1),
         ("B075", "vllm-project/vllm#50438"),
     ),
     (
-        "caches-past-the-stop", "tokens past a stop are part of what is cached", _CachesPastTheStop,
+        "caches-past-the-stop", "cache-past-the-stop", "tokens past a stop are part of what is cached", _CachesPastTheStop,
         _script(
             request((-1, 0), 1),
             steps=[*_PREFILLED, Round(turns=(Turn(request=0, accept=1, stop=1),))],
@@ -185,7 +185,7 @@ _POOLS: tuple[tuple[str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...
         ("B077", "sgl-project/sglang#35694"),
     ),
     (
-        "window-in-bigrams", "live pages of a window go back, for its edge is counted in other keys",
+        "window-in-bigrams", "window-edge-one-on", "live pages of a window go back, for its edge is counted in other keys",
         _SlidesByBigrams,
         _script(
             request(prefix=2), window=2, steps=[*_PREFILLED, _ROUND], layout={"evicted": True},
@@ -197,6 +197,7 @@ _POOLS: tuple[tuple[str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...
 
 def _fault(
     family: str,
+    cause: str,
     says: str,
     smallest: VerifyCase,
     sources: tuple[str, ...],
@@ -212,7 +213,7 @@ def _fault(
         stage=stage,
         identity=identity,
         evidence="measured",
-        cause="unknown",
+        cause=cause,
         smallest=smallest,
         plant=_serving(stage, made),
         applies=attends,
@@ -221,11 +222,12 @@ def _fault(
 
 FAULTS = (
     *(
-        _fault(family, says, smallest, sources, stage="pool", identity="kv", made=made)
-        for family, says, made, smallest, sources in _POOLS
+        _fault(family, cause, says, smallest, sources, stage="pool", identity="kv", made=made)
+        for family, cause, says, made, smallest, sources in _POOLS
     ),
     _fault(
         "sampled-inside-prompt",
+        "drafter-reads-sampled",
         "in the middle of a prompt the drafter reads a sampled token, not the next one",
         _script(request(prefix=2), steps=[Admit(request=0), Prefill(request=0, tokens=1)]),
         ("B083", "sgl-project/sglang#26800"),
@@ -234,6 +236,7 @@ FAULTS = (
         made=_SampledInsidePrompt,
     ),
     _fault(
+        "runs-ahead",
         "runs-ahead",
         "a request runs again before its last result is back",
         _script(request(prefix=1), steps=[*_PREFILLED, _ROUND]),

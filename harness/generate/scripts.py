@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, seed
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from msgspec.structs import replace
 
 from treeproof.contract.case import (
     AttentionShape,
@@ -40,6 +41,7 @@ _REQUESTS = st.sampled_from((1, 2, 2, 3))
 _PROMPT = st.integers(1, 14)
 _PAGE = st.sampled_from((1, 2, 4, 4, 16))
 _ORDER: st.SearchStrategy[Order] = st.sampled_from(("contiguous", "reversed", "shuffled"))
+_DTYPE = st.sampled_from(("float32", "float32", "bfloat16", "float16"))
 _YES = st.booleans()
 _RARELY = st.integers(0, 9).map(lambda number: number == 9)
 _SEED = st.integers(0, 2**63 - 1)
@@ -70,7 +72,7 @@ def _shape(draw: DrawFn) -> AttentionShape:
     layer = dict(draw(st.sampled_from(LAYERS)))
     if "visibility" in layer:
         layer["visibility"] = Window(width=layer["visibility"])
-    return AttentionShape(rotary=_ROTARY, **layer)
+    return AttentionShape(rotary=_ROTARY, dtype=draw(_DTYPE), **layer)
 
 
 def _request(draw: DrawFn, shared: int) -> Request:
@@ -195,6 +197,8 @@ class ScriptUnit:
     block: int
     count: int
     rounds: int | None = None
+    dtype: str | None = None
+    """Of every script; None: drawn."""
 
     @property
     def name(self) -> str:
@@ -202,10 +206,12 @@ class ScriptUnit:
         return f"{self.profile}-{self.seed}-rounds-{fixed}{self.block}"
 
 
-def script_units(profile: str, run_seed: int, cases: int) -> list[ScriptUnit]:
+def script_units(
+    profile: str, run_seed: int, cases: int, dtype: str | None = None
+) -> list[ScriptUnit]:
     """The units of a run of so many scripts, in a fixed order."""
     return [
-        ScriptUnit(profile, run_seed, block, min(BLOCK, cases - block * BLOCK))
+        ScriptUnit(profile, run_seed, block, min(BLOCK, cases - block * BLOCK), dtype=dtype)
         for block in range(-(-cases // BLOCK))
     ]
 
@@ -222,4 +228,7 @@ def draw_scripts(unit: ScriptUnit) -> list[VerifyCase]:
 
     collect()
     # The first example is the simplest there is, whatever the seed.
-    return found[-unit.count :]
+    kept = found[-unit.count :]
+    if unit.dtype is None:
+        return kept
+    return [replace(case, shape=replace(case.shape, dtype=unit.dtype)) for case in kept]

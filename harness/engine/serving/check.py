@@ -24,17 +24,18 @@ _MEASURED: tuple[tuple[Identity, str], ...] = (
 NOTHING_RAN = "no round of the script could be run"
 
 
-def serve(case: VerifyCase, trial: Trial) -> None:
-    """Run the script. What the backend does wrong is noted, and the script ends there.
+def serve(case: VerifyCase, trial: Trial) -> Machine | None:
+    """Run the script. What the backend does wrong is noted, and the script ends there. Returns the engine
+    that was around it, where there came to be one.
 
     Raises Refused where a round lies outside its capabilities.
     """
     whole = trial.subject
     if not trial.has("attend"):
         trial.broken = "reference: no attend stage of its own"
-        return
+        return None
     if not trial.runs("rounds"):
-        return
+        return None
     machine: Machine | None = None
     with trial.probing("rounds"):
         try:
@@ -52,6 +53,7 @@ def serve(case: VerifyCase, trial: Trial) -> None:
     trial.recovered.clear()  # of single rounds, whose rows are not those of the case
     close(trial, trial.instance)
     _verdicts(trial, machine)
+    return machine
 
 
 def _verdicts(trial: Trial, machine: Machine | None) -> None:

@@ -20,6 +20,7 @@ from treeproof.contract.ledger import SPARE_TABLE_ROWS
 from treeproof.contract.script import Admit, Finish, Prefill, Round, Step, Turn
 from treeproof.contract.served_model import served_model
 from treeproof.contract.serving import PagePool, PoolFull, Scheduler
+from treeproof.diagnosis.serving import FULL, Call
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.memory import Memory, companion_rows, drafter_rows, path_codes
 from treeproof.engine.serving.prefill import prefill
@@ -35,7 +36,7 @@ from treeproof.engine.serving.verify import Done, stop_at, verify
 from treeproof.generate.prefix_tokens import prefix_tokens
 from treeproof.oracles.continuation import continuation, sequence64
 from treeproof.properties.holdings import Holdings
-from treeproof.properties.scene import TORCH_DTYPE
+from treeproof.properties.layers import errors_of
 from treeproof.properties.serving import (
     judge_cached,
     judge_contents,
@@ -67,7 +68,10 @@ class Machine:
             self.model = served_model(case)
         except ValueError as error:
             raise Refused(str(error)) from None
-        self.decoder = Decoder(self.model, TORCH_DTYPE[case.shape.dtype], self.device)
+        # A model in float32 whose attention is handed numbers of the case's dtype, and gives such.
+        self.decoder = Decoder(self.model, torch.float32, self.device)
+        backend = trial.backend
+        self.errors = errors_of(trial.scene, backend.numerics, backend.capabilities)
         idle = max((s.idle for s in case.script if isinstance(s, Round)), default=0)
         rows = len(case.requests) + idle
         # Each row is followed by another one round a circle of all rows, so none is its own.
@@ -79,6 +83,8 @@ class Machine:
         self.pool: PagePool = self._made("pool", pool, case.layout)
         self.scheduler: Scheduler = self._made("schedule", schedule)
         self.published: list[tuple[int, ...]] = []
+        self.pool_calls: list[Call] = []
+        self.schedule_calls: list[Call] = []
         self.prompts = [p.tolist() for p in prefix_tokens(case, self.model.vocab_size)]
         self.serving: dict[int, Served] = {}
         self.tally = Tally()
@@ -95,8 +101,11 @@ class Machine:
     def _scheduled(self, method: str, *arguments: Any) -> list[int]:
         function = getattr(self.scheduler, method)
         if self.trial.has("schedule"):
-            return [int(one) for one in self.trial.call("schedule", function, *arguments)]
-        return [int(one) for one in function(*arguments)]
+            answer = [int(one) for one in self.trial.call("schedule", function, *arguments)]
+        else:
+            answer = [int(one) for one in function(*arguments)]
+        self.schedule_calls.append(Call(method, arguments, answer))
+        return answer
 
     def run(self) -> Tally:
         """Every step; then all that is still served is finished, and nothing may be missing."""
@@ -135,6 +144,8 @@ class Machine:
             answer = self.trial.call("pool", _or_full(function), *arguments)
         else:
             answer = _or_full(function)(*arguments)
+        said = FULL if answer is _FULL else [int(page) for page in answer or ()]
+        self.pool_calls.append(Call(method, arguments, said))
         return answer
 
     def _admit(self, number: int) -> None:
@@ -315,7 +326,7 @@ class Machine:
 
     def _judge_other(self, served: Served, token: int) -> None:
         """A token that plain decoding does not emit here: does rounding leave it open?"""
-        truth = sequence64(self.model, tuple(served.tokens))
+        truth = sequence64(self.model, tuple(served.tokens), self.errors)
         failures = judge_token(
             served.number, len(served.tokens), token, truth.logits[-1], float(truth.limit[-1])
         )
@@ -361,7 +372,7 @@ class Machine:
         if served.ready <= gone:
             return
         slots = self._slots(served, served.ready)[gone:]
-        truth = sequence64(self.model, tuple(served.tokens[: served.ready]))
+        truth = sequence64(self.model, tuple(served.tokens[: served.ready]), self.errors)
         exactly = truth.key_limit.new_zeros(1, len(slots), 1, 1)
         after = served.tokens[gone + 1 : served.ready + 1]
         held = [

@@ -30,15 +30,17 @@ def prefill(
         hidden |= distance >= shape.window
 
     def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k_caches[layer, slots[first:]], v_caches[layer, slots[first:]] = k, v
+        dtype = k_caches.dtype
+        k_caches[layer, slots[first:]] = k.to(dtype)
+        v_caches[layer, slots[first:]] = v.to(dtype)
         keys, values = (cache[layer, slots].float() for cache in (k_caches, v_caches))
         group = q.shape[1] // keys.shape[1]
         keys, values = (x.repeat_interleave(group, 1) for x in (keys, values))
-        scores = torch.einsum("nhd,mhd->hnm", q.float(), keys) * shape.score_scale
+        scores = torch.einsum("nhd,mhd->hnm", q.to(dtype).float(), keys) * shape.score_scale
         if shape.softcap is not None:
             scores = (scores / shape.softcap).tanh() * shape.softcap
         p = scores.masked_fill(hidden, float("-inf")).softmax(dim=2)
-        return torch.einsum("hnm,mhd->nhd", p, values).to(q.dtype)
+        return torch.einsum("hnm,mhd->nhd", p, values).to(dtype).float()
 
     given = torch.tensor(tokens, device=slots.device)
     return decoder.forward(given, index, attention)

@@ -108,6 +108,7 @@ def _forward(
 
     def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k_cache, v_cache = memory.k[layer], memory.v[layer]
+        q, k, v = q.to(scene.dtype), k.to(scene.dtype), v.to(scene.dtype)
         before = k_cache.clone(), v_cache.clone()
         if not trial.backend.capabilities.stores_kv:
             store_kv(x, k, v, k_cache, v_cache)
@@ -116,9 +117,8 @@ def _forward(
         attended = contract.valid_attended(out, scene)
         contract.require_finite(contract.not_finite(attended.out, scene), scene, "rounds")
         _judge_writes(trial, scene, (k, v), before, (k_cache, v_cache))
-        if scene.padding.any():  # free, and not to be handed on
-            return attended.out.masked_fill(scene.padding[:, None, None], 0.0)
-        return attended.out
+        # What padded rows hold is free, and not to be handed on.
+        return attended.out.float().masked_fill(scene.padding[:, None, None], 0.0)
 
     tokens = x.draft_token.clamp(0, decoder.model.vocab_size - 1)
     return decoder.forward(tokens, x.positions, attention)
