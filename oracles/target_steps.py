@@ -47,8 +47,21 @@ Turns = Mapping[float | None, tuple[Tensor, Tensor] | None]
 far that may be off."""
 
 
+_SIGNS = 16
+"""Signs of a run before they begin again, as a power of two."""
+
+
+@lru_cache(maxsize=4)
+def _signs(seed: int, count: int) -> Tensor:
+    """(runs, count) random signs, 0 in the run without errors."""
+    drawn = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (1 + _RUNS, count), generator=drawn).double() * 2 - 1
+    signs[0] = 0.0
+    return signs
+
+
 @lru_cache(maxsize=16)
-def _drawn(model: TargetModel) -> dict[str, Tensor]:
+def _weights(model: TargetModel) -> dict[str, Tensor]:
     return {name: torch.tensor(values) for name, values in weights(model).items()}
 
 
@@ -68,8 +81,8 @@ class Steps:
     ) -> None:
         self.model, self._errors = model, errors or Errors()
         self.runs = 1 if errors is None else 1 + _RUNS
-        self._w = _drawn(model) if given is None else _checked(model, given)
-        self._draw = torch.Generator().manual_seed(model.seed)
+        self._w = _weights(model) if given is None else _checked(model, given)
+        self._used = 0
 
     @property
     def nothing(self) -> Memory:
@@ -164,9 +177,13 @@ class Steps:
         """`exact` (runs, ...) with an error of `share` times `magnitude`."""
         if self.runs == 1:
             return exact
-        sign = torch.randint(0, 2, exact.shape, generator=self._draw).double() * 2 - 1
-        sign[0] = 0.0
-        return exact + share * magnitude() * sign
+        count = exact[0].numel()
+        signs = _signs(self.model.seed, 1 << max(_SIGNS, (count - 1).bit_length()))
+        if self._used + count > signs.shape[1]:
+            self._used = 0
+        sign = signs[:, self._used : self._used + count].view(exact.shape)
+        self._used += count
+        return torch.addcmul(exact, magnitude(), sign, value=share)
 
     def _times(self, x: Tensor, name: str) -> Tensor:
         """A product with a matrix: as many roundings as it has terms, and two."""
