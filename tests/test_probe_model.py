@@ -20,6 +20,7 @@ from treeproof.contract.registry import load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.oracles.target import TargetResult
+from treeproof.oracles.target_errors import Errors
 from treeproof.properties.layers import judge_end
 from treeproof.properties.scene import Scene
 
@@ -180,6 +181,15 @@ def test_rows_that_are_fed_wrong_tokens_are_right_in_every_layer_and_wrong_at_th
     assert {(f.kind, f.request, f.row) for f in found} == {
         ("wrong-logits", 0, 2), ("wrong-logits", 0, 4)
     }  # fmt: skip
+
+
+def test_what_bfloat16_does_in_attention_is_more_than_float32_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("treeproof.engine.checks.model.errors_of", lambda *given: Errors())
+    found = check_case(with_shape(dtype="bfloat16"), load("direct-mask"), ALONE).failures
+    assert {f.kind for f in found} == {"wrong-logits"}
+    assert check_case(CASE, load("direct-mask"), ALONE).failures == ()
 
 
 def test_a_choice_that_rounding_leaves_open_is_a_tie_and_no_other() -> None:
