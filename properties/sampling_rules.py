@@ -42,13 +42,18 @@ def launches(case: VerifyCase, rule: Rule) -> list[Sampled]:
 
 
 def as_chains(case: VerifyCase) -> VerifyCase:
-    """The same case, of each request the path to its deepest leaf alone."""
-    return msgspec.structs.replace(case, requests=tuple(map(_as_chain, case.requests)))
+    """The same case, of each request the path to its deepest leaf alone; where all requests had the
+    same number of rows, they have it still."""
+    most = [max(request.tree.depth) for request in case.requests]
+    if len({request.num_rows for request in case.requests}) == 1:
+        most = [min(most)] * len(most)
+    chains = map(_as_chain, case.requests, most)
+    return msgspec.structs.replace(case, requests=tuple(chains))
 
 
-def _as_chain(request: Request) -> Request:
+def _as_chain(request: Request, depth: int) -> Request:
     tree = request.tree
-    path = tree.path(max(range(len(tree)), key=lambda node: (tree.depth[node], -node)))
+    path = tree.path(max(range(len(tree)), key=lambda node: (tree.depth[node], -node)))[: depth + 1]
     return msgspec.structs.replace(
         request,
         tree=CandidateTree(

@@ -20,6 +20,7 @@ pytestmark = optional
 SELECT = "treeproof.backends.adapters.sglang_select:sglang-select"
 DRAFT = "treeproof.backends.adapters.sglang_draft:sglang-draft"
 MERGE = "treeproof.backends.adapters.sglang_merge:sglang-merge"
+CHAIN = "treeproof.backends.adapters.sglang_chain:sglang-chain"
 HERE = Path(__file__).parent
 
 
@@ -87,3 +88,10 @@ def test_the_merge_of_sglang_is_right_but_for_two_empty_parts(checked: Check, dt
     assert {f.message.partition(":")[0] for f in result.failures} == {
         "two empty parts", "two empty parts of zeros",
     }  # fmt: skip
+
+
+def test_the_rejection_sampling_of_sglang_is_right_on_chains(checked: Check) -> None:
+    result = checked(CHAIN, case_of(request([-1, 0, 1, 2], 1), request([-1, 0, 0, 1], 1)))
+    assert result.failures == ()
+    judged = [c.status for c in result.cells if c.stage == "sample"]
+    assert judged == ["pass"]

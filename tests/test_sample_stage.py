@@ -314,3 +314,29 @@ def test_typical_acceptance_takes_the_longest_admissible_path_and_of_equal_ones_
     assert sampled("reference", step(links, 2), given).tokens.tolist() == [[1, 2, 0]]
     unlikely = replace(given, target_probs=laws.clone().index_fill(0, torch.tensor([2]), 1 / 3))
     assert sampled("reference", step(links, 2), unlikely).tokens.tolist() == [[0, 0, 1]]
+
+
+def test_a_wrong_law_is_told_by_the_smallest_tree_and_its_probabilities() -> None:
+    """One coin refuses the draft and draws: it is 1/4 or more then, and below 2/3 it draws token 0."""
+
+    def one_coin(x: VerifyInput, given: Sampling) -> Accepted:
+        done = right_sample(x, given)
+        last = done.accept_index.gather(1, done.accept_len[:, None] - 1)[:, 0]
+        inner = x.retrieve_next_token.flatten()[last] >= 0  # type: ignore[union-attr]
+        coins = torch.where(inner, given.coins[last], given.final_coins)
+        return right_sample(x, replace(given, final_coins=coins))
+
+    right = load("topology")
+    backend = describe(
+        one_coin,
+        "mine",
+        stages={"sample"},
+        consumes=right.consumes,
+        capabilities=right.capabilities,
+    )
+    found = check_case(case(request()), backend, CheckOptions()).failures
+    (law,) = (f for f in found if f.kind == "wrong-law")
+    assert law.message == (
+        "on the tree of parents [-1, 0] and tokens [0, 1], over all 144 cells of the coins, [0] is "
+        "emitted with probability 5/12, expected 1/2 as by plain decoding"
+    )

@@ -20,7 +20,7 @@ KINDS = frozenset({
     "unordered-selection", "unowned-influences", "writes-past-the-end", "written-elsewhere",
     "wrong-acceptance", "wrong-batch", "wrong-bonus", "wrong-boundary", "wrong-contents",
     "wrong-continuation", "wrong-count", "wrong-depth", "wrong-draw", "wrong-dtype",
-    "wrong-key", "wrong-layer",
+    "wrong-key", "wrong-law", "wrong-layer",
     "wrong-logits", "wrong-lse", "wrong-merge", "wrong-merged-lse", "wrong-next-root", "wrong-pages",
     "wrong-processing", "wrong-reason", "wrong-served",
     "wrong-parent", "wrong-prefix-sum", "wrong-retrieve-index", "wrong-rotation", "wrong-selection",
