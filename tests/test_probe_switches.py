@@ -250,6 +250,14 @@ class SamplesByTheNextCoin(Topology):
         return super().sample(x, replace(given, final_coins=given.final_coins.roll(1)))
 
 
+class CoinsOfTheFirst128Requests(SamplesByTheNextCoin):
+    """Later requests draw by them over again."""
+
+    def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
+        again = torch.arange(len(given.final_coins)) % 128
+        return Topology.sample(self, x, replace(given, final_coins=given.final_coins[again]))
+
+
 class PathNotCompacted(Right):
     def commit(self, x: VerifyInput, accepted: Any, k: Any, v: Any) -> Any:
         return super().commit(x, accepted, k.clone(), v.clone())
@@ -278,6 +286,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "spike": (KeysOfEqualCodeAreSwapped, ("visibility", "wrong-key")),
     "clock": (QueryTurnedOneStepOn, ("position", "wrong-rotation")),
     "walk": (AcceptStopsOneEarly, ("traversal", "wrong-walk")),
+    "law": (CoinsOfTheFirst128Requests, ("traversal", "wrong-law")),
     "sample": (SamplesByTheNextCoin, ("traversal", "wrong-draw")),
     "commit": (PathNotCompacted, ("kv", "path-not-compacted")),
     "influence": (EngineReadsInRowOrder, ("visibility", "reads-sibling")),

@@ -27,6 +27,7 @@ PROBES: tuple[str, ...] = (
     "kernels",
     "walk",
     "sample",
+    "law",
     "process",
     "finish",
     "commit",

@@ -14,6 +14,7 @@ from treeproof.engine.checks.drafts import judge_drafts
 from treeproof.engine.checks.extends import judge_extends
 from treeproof.engine.checks.forward import judge_forward
 from treeproof.engine.checks.launches import judge_launches, show_what_was_read
+from treeproof.engine.checks.laws import judge_laws
 from treeproof.engine.checks.malformed import judge_malformed_builds
 from treeproof.engine.checks.merges import judge_merges
 from treeproof.engine.checks.metamorphic import judge_metamorphic
@@ -115,6 +116,7 @@ def _run(trial: Trial) -> None:
         judge_launches(trial, built.x)
         judge_rounds(trial, built.x)
         judge_samples(trial, built.x)
+        judge_laws(trial)
         judge_requests(trial, built.x)
         judge_extends(trial, built.x)
         judge_merges(trial)

@@ -20,6 +20,7 @@ from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import contract
 from treeproof.properties.lattice import Lattice, judge_law, lattices
+from treeproof.properties.violation import Violation
 
 _ONE_IN = 4
 _MOST = 144
@@ -28,16 +29,28 @@ _LANES = 64
 """Of a key: enough for the slots of a launch to be told apart."""
 
 
-def judge_laws(trial: Trial) -> list[Failure]:
-    """Failures of the first tree whose law is wrong; smaller trees come first."""
-    if TARGET_ONLY not in trial.backend.capabilities.sampling:
-        return []
-    if not trial.options.due(trial.case.seed, 1, _ONE_IN):
-        return []
+def judge_laws(trial: Trial) -> None:
+    """The cell of the law; no other stage of the backend has a part in it."""
+    able = trial.has("sample") and TARGET_ONLY in trial.backend.capabilities.sampling
+    wanted = trial.runs("law") and trial.wants("traversal", "measured")
+    if not (able and wanted and trial.options.due(trial.case.seed, 1, _ONE_IN)):
+        return
+    with trial.probing("law"):
+        try:
+            failures = _failures(trial)
+        except Violation as violation:
+            trial.broke(violation)
+            return
+        if failures is not None and not trial.borrows("sample"):
+            trial.judged("traversal", "measured", "sample", failures)
+
+
+def _failures(trial: Trial) -> list[Failure] | None:
+    """Of the first tree whose law is wrong, smaller trees coming first; None where none can be run."""
     for lattice in lattices(trial.options.complete):
         case = _many(lattice.tree.parents, lattice.tree.tokens, trial.case.shape, trial.case.layout)
         if trial.backend.capabilities.refusal(case, trial.options.device) is not None:
-            return []
+            return None
         failures = judge_law(lattice, _runs(trial, lattice, case))
         if failures:
             return failures

@@ -15,7 +15,6 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.sampling import CHAIN, RULES, Rule, Sampling
 from treeproof.engine.checks.copies import copied
-from treeproof.engine.checks.laws import judge_laws
 from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
@@ -37,7 +36,6 @@ def judge_samples(trial: Trial, x: VerifyInput) -> None:
                 if rule in trial.backend.capabilities.sampling
                 for failure in _failures(trial, x, rule)
             ]
-            failures += judge_laws(trial)
         except Violation as violation:
             trial.broke(violation)
             return
