@@ -37,6 +37,15 @@ def judge_requests(trial: Trial, x: VerifyInput) -> None:
 
 
 def _process(trial: Trial, x: VerifyInput) -> None:
+    found = processed(trial, x)
+    with trial.timed("check"):
+        failures = judge_processed(trial.prepared.processed, found.cpu().numpy())
+    if not trial.borrows("process"):
+        trial.judged("output", "measured", "process", failures)
+
+
+def processed(trial: Trial, x: VerifyInput) -> Tensor:
+    """(T, V) what the backend made of the logits. Raises Violation."""
     launch = trial.prepared.processed
     seen = garble(x, trial.backend.consumes, trial.case.seed)
     if "draft_token" in trial.backend.consumes:
@@ -51,11 +60,7 @@ def _process(trial: Trial, x: VerifyInput) -> None:
     if not same_bits(logits, handed[1]):
         message = "process changed its inputs logits"
         trial.note(contract_failure("mutates-input", "process", message))
-    found = valid_processed(result, logits)
-    with trial.timed("check"):
-        failures = judge_processed(launch, found.cpu().numpy())
-    if not trial.borrows("process"):
-        trial.judged("output", "measured", "process", failures)
+    return valid_processed(result, logits)
 
 
 def _constraints(trial: Trial, launch: Processed) -> Constraints:

@@ -32,7 +32,7 @@ def observe_accept(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> Non
         )
         rounds.append(
             tuple(
-                Walk(_local(index, trial.case.qo_indptr[b]), length, _trimmed(tokens))
+                Walk(local(index, trial.case.qo_indptr[b]), length, trimmed(tokens))
                 for b, (index, length, tokens) in enumerate(
                     zip(
                         done.accept_index.tolist(),
@@ -47,11 +47,12 @@ def observe_accept(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> Non
         found["accept"] = tuple(rounds)
 
 
-def _local(index: list[int], first: int) -> tuple[int, ...]:
-    return tuple(row if row == -1 else row - first for row in _trimmed(index))
+def local(index: list[int], first: int) -> tuple[int, ...]:
+    """Rows of a request, -1 a hole."""
+    return tuple(row if row == -1 else row - first for row in trimmed(index))
 
 
-def _trimmed(values: list[int]) -> tuple[int, ...]:
+def trimmed(values: list[int]) -> tuple[int, ...]:
     """Without the -1 at its end."""
     end = len(values)
     while end and values[end - 1] == -1:
