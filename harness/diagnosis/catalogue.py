@@ -22,6 +22,8 @@ from treeproof.diagnosis.pages import PAGES
 from treeproof.diagnosis.position import POSITION
 from treeproof.diagnosis.precision import PRECISION
 from treeproof.diagnosis.prefix_length import PREFIX_LENGTH
+from treeproof.diagnosis.processing import PROCESSING
+from treeproof.diagnosis.sampling import SAMPLING
 from treeproof.diagnosis.selecting import SELECTING
 from treeproof.diagnosis.slots import SLOTS
 from treeproof.diagnosis.stale import STALE
@@ -48,6 +50,8 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *SELECTING,
     *DRAFTING,
     *EXTENDING,
+    *SAMPLING,
+    *PROCESSING,
     *NUMBERS,
     *PRECISION,
     *LAYER,

@@ -24,7 +24,7 @@ class Drawing:
     coin on an edge does all the same; "nothing": what has no probability has next to none. `last`: the
     coin that draws. `weights`: what it draws from after a refusal, and what that counts as its whole.
     `bonus`: whose law the last token is drawn by after a whole path. `law`: whose law the children are
-    weighed by; that of an only child. `thresholds`, `summed`, `greedy`: as they say.
+    weighed by; that of an only child. `thresholds`, `greedy`: as they say.
     """
 
     coin: Literal["own", "root", "next row", "row before"] = "own"
@@ -34,7 +34,6 @@ class Drawing:
     bonus: Literal["own", "parent", "root"] = "own"
     thresholds: Literal["own", "swapped", "ignored"] = "own"
     of_child: bool = False
-    summed: bool = True
     greedy: bool = False
 
 
@@ -65,7 +64,7 @@ def _walk(launch: Sampled, b: int, plan: Plan, how: Drawing) -> Walk:
         reached, taken = 0.0, None
         for child in children:
             share = law[tree.tokens[child]]
-            reached = reached + share if how.summed else share
+            reached += share
             # Halves of a quotient would be rounded: both sides are multiplied by the threshold.
             low = coin * acc <= reached if how.edge == "accepts" else coin * acc < reached
             if share > 0 and (low or share >= single):
@@ -94,8 +93,8 @@ def _coin(launch: Sampled, plan: Plan, b: int, node: int, how: Drawing) -> float
 
 def _law(launch: Sampled, plan: Plan, b: int, node: int, how: Drawing) -> list[float]:
     children = plan.tree.children(node)
-    if how.of_child and children:
-        node = children[-1]
+    if how.of_child and len(children) == 1:
+        node = children[0]
     law: list[float] = launch.probs[_row(launch, plan, b, node)].tolist()
     if how.greedy:
         best = law.index(max(law))

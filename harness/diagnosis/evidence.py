@@ -20,7 +20,8 @@ from treeproof.properties.probes.influence import Influence
 
 Group = Literal[
     "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "merge", "accept",
-    "commit", "forward", "select", "draft", "extend", "again", "contract",
+    "commit", "forward", "select", "draft", "extend", "sample", "process",
+    "again", "contract",
 ]  # fmt: skip
 """Evidence that stands or falls together: a stage's answer, or one field of a build."""
 

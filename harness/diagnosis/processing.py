@@ -17,7 +17,10 @@ def _so(right: World, how: Adjusting) -> World:
 
 
 @hypothesis(
-    "grammar-by-rows", "the grammar does not advance along the path of a row", "process", narrow="no"
+    "grammar-by-rows",
+    "the grammar does not advance along the path of a row",
+    "process",
+    narrow="no",
 )
 def grammar_by_rows(right: World) -> Ways:
     yield "over all rows before it", _so(right, Adjusting(advanced="rows before"))

@@ -97,14 +97,6 @@ def law_of_the_draft(right: World) -> Ways:
     yield "", _so(right, Drawing(of_child=True))
 
 
-@hypothesis(
-    "siblings-not-summed", "the coin is compared with each draft's own probability, not with the sum",
-    "sample", narrow="no",
-)  # fmt: skip
-def siblings_not_summed(right: World) -> Ways:
-    yield "", _so(right, Drawing(summed=False))
-
-
 SAMPLING: tuple[Hypothesis, ...] = (
     one_coin_for_two,
     coin_of_another,
@@ -115,5 +107,4 @@ SAMPLING: tuple[Hypothesis, ...] = (
     sampled_by_another_row,
     thresholds,
     law_of_the_draft,
-    siblings_not_summed,
 )

@@ -12,7 +12,11 @@ import numpy as np
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.target_model import TargetModel
+from treeproof.diagnosis.adjusting import RIGHT as RIGHT_ADJUSTING
+from treeproof.diagnosis.adjusting import Adjusting, adjusted
 from treeproof.diagnosis.chosen import Select, select_all, the_best
+from treeproof.diagnosis.drawing import RIGHT as RIGHT_DRAWING
+from treeproof.diagnosis.drawing import Drawing, drawn
 from treeproof.diagnosis.engine import Columns, EngineRun, Inside
 from treeproof.diagnosis.evidence import (
     Attended,
@@ -69,6 +73,8 @@ class World:
     """Contracts that may be broken as well where what is stated shows; never alone."""
     merge: Merge = softmerge
     select: Select = the_best
+    drawing: Drawing = RIGHT_DRAWING
+    adjusting: Adjusting = RIGHT_ADJUSTING
     draft: Draft = as_allotted
     extend: Extend = as_accepted
     masks_alone: bool = False
@@ -97,6 +103,10 @@ class World:
             )
         if group == "merge":
             return merged(self.merge, like)
+        if group == "sample":
+            return drawn(self.ground.case, self.drawing)
+        if group == "process":
+            return adjusted(self.ground.case, self.adjusting)
         if group == "draft":
             return self.draft(ways_of(self.ground.case)).as_far_as(like.found[group])
         if group == "extend":
@@ -159,6 +169,8 @@ _FIELDS: Mapping[Group, tuple[str, ...]] = {
     "attend": ("seen", "written", "left", "law", "scope", "heads"),
     "tables": ("uncut", "seen"),
     "accept": ("walks",),
+    "sample": ("drawing",),
+    "process": ("adjusting",),
     "forward": ("seen", "positions", "inside", "looked_up"),
     "contract": ("contract", "beside"),
     "again": (

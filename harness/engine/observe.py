@@ -29,6 +29,7 @@ from treeproof.engine.observing.draft import observe_draft
 from treeproof.engine.observing.extend import observe_extend
 from treeproof.engine.observing.forward import observe_forward
 from treeproof.engine.observing.merge import observe_merge
+from treeproof.engine.observing.requests import observe_process, observe_sample
 from treeproof.engine.observing.rounds import observe_accept, observe_commit
 from treeproof.engine.observing.select import observe_select
 from treeproof.generate.related import larger, twin
@@ -106,6 +107,8 @@ def _of_object(trial: Trial, found: dict[Group, Any]) -> None:
         lambda: observe_accept(trial, x, found),
         lambda: observe_commit(trial, x, found),
         lambda: observe_extend(trial, x, found),
+        lambda: observe_sample(trial, x, found),
+        lambda: observe_process(trial, x, found),
         lambda: observe_forward(trial, x, found),
         lambda: observe_select(trial, found),
         lambda: observe_draft(trial, found),

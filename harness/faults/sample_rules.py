@@ -66,20 +66,20 @@ def _epsilon_ignored(right: Sample, x: VerifyInput, given: Sampling) -> Accepted
 _WRONG = (
     Wrong(
         "last-of-equals", "", "of equal probabilities the last wins, where elsewhere the first does",
-        "last-of-equals", _OfRule(GREEDY, _last_of_equals), case(request()), ("B042",),
+        "unknown", _OfRule(GREEDY, _last_of_equals), case(request()), ("B042",),
     ),
     Wrong(
         "another-proposal", "rounded", "a draft is weighed by a proposal in lower precision than the "
-        "one it was drawn by", "another-proposal", _OfRule(CHAIN, _proposal_rounded),
+        "one it was drawn by", "unknown", _OfRule(CHAIN, _proposal_rounded),
         case(request((-1, 0))), ("B058",),
     ),
     Wrong(
         "another-proposal", "uniform", "a draft is weighed as if all tokens had been as likely",
-        "another-proposal", _OfRule(CHAIN, _proposal_uniform), case(request((-1, 0))), ("B058",),
+        "unknown", _OfRule(CHAIN, _proposal_uniform), case(request((-1, 0))), ("B058",),
     ),
     Wrong(
         "another-proposal", "next-step", "a draft is weighed by the proposal of the next step",
-        "another-proposal", _OfRule(CHAIN, _proposal_of_next), case(request((-1, 0, 1))), ("B058",),
+        "unknown", _OfRule(CHAIN, _proposal_of_next), case(request((-1, 0, 1))), ("B058",),
     ),
     Wrong(
         "epsilon-ignored", "", "typical acceptance looks at the entropy alone",
