@@ -23,6 +23,7 @@ from treeproof.oracles.target import TargetResult
 from treeproof.oracles.target_errors import Errors
 from treeproof.properties.layers import judge_end
 from treeproof.properties.scene import Scene
+from treeproof.testing.assertion import assert_tree_attention
 
 TREE = CandidateTree(tokens=(11, 12, 13, 14, 15), parents=(-1, 0, 0, 1, 2))
 CASE = VerifyCase(
@@ -212,3 +213,18 @@ def test_only_one_case_in_sixteen_has_time_for_it(seed: int) -> None:
     assert check_case(other, planned(ReadsTheFirstCache), ALONE).failures == ()
     nightly = replace(ALONE, profile="nightly")
     assert check_case(other, planned(ReadsTheFirstCache), nightly).failures
+
+
+def test_a_function_that_is_made_for_one_layer_is_not_tried_in_others() -> None:
+    """Its window is its own: in a full layer it would be wrong."""
+    stages, made = MaskStages(), AttentionShape(
+        num_q_heads=2, num_kv_heads=1, head_dim=16, v_head_dim=16, visibility=Window(width=3)
+    )  # fmt: skip
+
+    def attend(x: VerifyInput, *tensors: Any) -> Attended:
+        return stages.attend(replace(x, shape=msgspec.structs.replace(made)), *tensors)
+
+    assert_tree_attention(
+        attend, parents=[-1, 0, 0], prefix=7, window=3, num_q_heads=2, num_kv_heads=1, head_dim=16,
+        seed=3, numerics=Numerics(p="float32"),
+    )  # fmt: skip

@@ -43,7 +43,7 @@ PROBES: tuple[str, ...] = (
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
 
-OTHER_CASES = frozenset({"metamorphic", "stale", "malformed"})
+OTHER_CASES = frozenset({"metamorphic", "stale", "malformed", "model"})
 """Probes that run a backend on other cases than the one that is checked."""
 
 Status = Literal["pass", "fail", "tie", "unsupported", "unavailable", "not-checked"]
