@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from treeproof.contract.case import VerifyCase as VerifyCase
     from treeproof.contract.case import Window as Window
     from treeproof.contract.constraints import Constraints as Constraints
+    from treeproof.contract.drafting import Drafted as Drafted
+    from treeproof.contract.drafting import DraftStep as DraftStep
+    from treeproof.contract.drafting import Extended as Extended
     from treeproof.contract.inputs import Accepted as Accepted
     from treeproof.contract.inputs import Attended as Attended
     from treeproof.contract.inputs import Candidates as Candidates
     from treeproof.contract.inputs import Committed as Committed
+    from treeproof.contract.inputs import DraftPool as DraftPool
+    from treeproof.contract.inputs import Selected as Selected
     from treeproof.contract.inputs import VerifyInput as VerifyInput
     from treeproof.contract.registry import register as register
     from treeproof.contract.sampling import Sampling as Sampling
@@ -51,6 +56,10 @@ _HOME = {
     "Capabilities": "treeproof.contract.capabilities",
     "Committed": "treeproof.contract.inputs",
     "Constraints": "treeproof.contract.constraints",
+    "DraftPool": "treeproof.contract.inputs",
+    "DraftStep": "treeproof.contract.drafting",
+    "Drafted": "treeproof.contract.drafting",
+    "Extended": "treeproof.contract.drafting",
     "Finished": "treeproof.contract.stopping",
     "Full": "treeproof.contract.case",
     "KVLayout": "treeproof.contract.case",
@@ -60,6 +69,7 @@ _HOME = {
     "Request": "treeproof.contract.case",
     "Run": "treeproof.engine.summary",
     "Sampling": "treeproof.contract.sampling",
+    "Selected": "treeproof.contract.inputs",
     "StopRules": "treeproof.contract.stopping",
     "TreeAttentionError": "treeproof.testing.violated",
     "VerifyCase": "treeproof.contract.case",

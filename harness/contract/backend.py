@@ -28,7 +28,8 @@ STAGES = (
     "pool",
     "schedule",
 )
-"""What a backend may implement. `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
+"""What a backend may implement. `draft(step) -> Drafted` lays a drafting phase out, and `extend(x, accepted,
+hidden (T, H)) -> Extended` what the drafter runs on after it (`contract.drafting`). `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
 engine: a `VerifyInput`, and the tokens of each request's prefix, (P_b,) int64 each; logits are of
 any float dtype, and those of padded rows are free. `pool(kv) -> PagePool` (`contract.serving`) makes
 what hands out pages over many rounds, `schedule() -> Scheduler` what runs when."""
