@@ -140,7 +140,7 @@ class Hasty(PagedPool):
         self.free += self.held.pop(request)
 
 
-def with_pool(made: type[PagedPool]) -> Backend:
+def with_pool(made: Callable[[Any], Any]) -> Backend:
     right = load("direct-mask")
 
     class Serving(right.make):  # type: ignore[name-defined,misc]
@@ -180,7 +180,7 @@ def test_a_script_that_names_what_is_not_there_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             served(request(TREE, 3), steps=steps)
-    with pytest.raises(ValueError, match="a script needs a prompt"):
+    with pytest.raises(ValueError, match="a script needs a prompt of 1 to"):
         served(request(TREE, 0), steps=[Admit(request=0)])
     with pytest.raises(ValueError, match="which has a turn already"):
         Round(turns=(Turn(request=0), Turn(request=0)))
@@ -240,3 +240,26 @@ def test_the_example_of_the_boundary_is_this_script() -> None:
     assert read_case_file(EXAMPLE) == boundary()
     for backend in FIVE:
         assert checked(boundary(), backend).failures == ()
+
+
+class Silent(PagedPool):
+    def reserve(self, request: int, columns: int) -> Any:
+        return None
+
+
+class Broken(PagedPool):
+    def match(self, request: int, tokens: Sequence[int]) -> Any:
+        raise RuntimeError("no such thing")
+
+
+@pytest.mark.parametrize("made", [Silent, Broken, lambda kv: object()])
+def test_a_pool_that_answers_nothing_of_use_is_a_finding(made: Any) -> None:
+    (failure,) = checked(TWO_ROUNDS, with_pool(made)).failures
+    assert (failure.key, failure.stage) == (("contract", "raises"), "pool")
+
+
+def test_what_a_script_may_ask_for_has_an_end() -> None:
+    with pytest.raises(ValueError, match="a prompt of 1 to 4096 tokens"):
+        served(request(TREE, 5000), steps=ready(0))
+    with pytest.raises(ValueError, match="a script is served with 65536 at most"):
+        served(request(TREE, 5), steps=ready(0), spare_pages=65536, head_dims=(32, 32))

@@ -33,6 +33,9 @@ __all__ = [
 MAX_PREFIX = 1 << 20
 MAX_REQUESTS = 256
 MAX_ROWS = 8192
+MAX_PROMPT = 4096
+MAX_SERVED_SLOTS = 1 << 16
+"""Of cases with a script: every token of a prompt goes through a model, and every slot has two layers."""
 
 
 class Request(Typed, frozen=True, kw_only=True):
@@ -181,8 +184,16 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
                         f"{most - 1}"
                     )
         for b, request in enumerate(self.requests if self.script else ()):
-            if not request.prefix_len:
-                raise ValueError(f"requests[{b}].prefix_len is 0: a script needs a prompt")
+            if not 1 <= request.prefix_len <= MAX_PROMPT:
+                raise ValueError(
+                    f"requests[{b}].prefix_len is {request.prefix_len}: a script needs a prompt of 1 to "
+                    f"{MAX_PROMPT} tokens"
+                )
+        if self.script and self.layout.num_slots > MAX_SERVED_SLOTS:
+            raise ValueError(
+                f"layout.num_slots is {self.layout.num_slots}: a script is served with "
+                f"{MAX_SERVED_SLOTS} at most"
+            )
 
     def evicted_columns(self, request: int) -> int:
         """Leading prefix columns of a request whose pages have been given back."""

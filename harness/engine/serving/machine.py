@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,11 +100,12 @@ class Machine:
         return self.trial.call(stage, getattr(self.trial.instance, stage), *arguments)
 
     def _scheduled(self, method: str, *arguments: Any) -> list[int]:
-        function = getattr(self.scheduler, method)
+        function = partial(_numbers, self.scheduler, method)
+        answer: list[int]
         if self.trial.has("schedule"):
-            answer = [int(one) for one in self.trial.call("schedule", function, *arguments)]
+            answer = self.trial.call("schedule", function, *arguments)
         else:
-            answer = [int(one) for one in function(*arguments)]
+            answer = function(*arguments)
         self.schedule_calls.append(Call(method, arguments, answer))
         return answer
 
@@ -136,23 +138,22 @@ class Machine:
         else:
             self._ask("evict")
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """The pool, which is the backend's or the reference's."""
-        function = getattr(self.pool, method)
+    def _ask(self, method: str, *arguments: Any) -> list[int] | None:
+        """What the pool says, which is the backend's or the reference's; None: that it is full."""
+        function = partial(_pages_or_full, self.pool, method)
+        answer: list[int] | None
         if self.trial.has("pool"):
-            # That there is no room is an answer, and no fault.
-            answer = self.trial.call("pool", _or_full(function), *arguments)
+            answer = self.trial.call("pool", function, *arguments)
         else:
-            answer = _or_full(function)(*arguments)
-        said = FULL if answer is _FULL else [int(page) for page in answer or ()]
-        self.pool_calls.append(Call(method, arguments, said))
+            answer = function(*arguments)
+        self.pool_calls.append(Call(method, arguments, FULL if answer is None else answer))
         return answer
 
     def _admit(self, number: int) -> None:
         if number in self.serving:
             return
         prompt = self.prompts[number]
-        pages = [int(page) for page in self._ask("match", number, prompt)]
+        pages = self._ask("match", number, prompt) or []
         page = self.case.layout.page_size
         self.holdings.matched(number, pages, (len(prompt) - 1) // page)
         served = Served(
@@ -300,7 +301,7 @@ class Machine:
     def _look_up(self, served: Served) -> None:
         """What the cache knows of a sequence that was stopped: nothing that was served to nobody."""
         tokens, page = served.tokens, self.case.layout.page_size
-        pages = [int(number) for number in self._ask("match", self.probe, list(tokens))]
+        pages = self._ask("match", self.probe, list(tokens)) or []
         self._ask("release", self.probe)
         known = next(
             (
@@ -352,10 +353,9 @@ class Machine:
 
     def _reserved(self, number: int, columns: int) -> list[int] | None:
         """Pages of a request, or None where there are not enough."""
-        given = self._ask("reserve", number, columns)
-        if given is _FULL:
+        pages = self._ask("reserve", number, columns)
+        if pages is None:
             return None
-        pages = [int(page) for page in given]
         self.holdings.reserved(number, pages, columns)
         return pages
 
@@ -414,17 +414,20 @@ class Machine:
         self._give_up(probe)
 
 
-_FULL = object()
+def _numbers(asked: Any, method: str, *arguments: Any) -> list[int]:
+    """The answer as plain numbers. Whatever else it is, it raises here, in the stage that gave it."""
+    return [int(one) for one in getattr(asked, method)(*arguments)]
 
 
-def _or_full(function: Callable[..., Any]) -> Callable[..., Any]:
-    def asked(*arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except PoolFull:
-            return _FULL
-
-    return asked
+def _pages_or_full(asked: Any, method: str, *arguments: Any) -> list[int] | None:
+    """Pages of an answer that has some; None where there is no room, which is an answer as well."""
+    try:
+        if method in ("match", "reserve"):
+            return _numbers(asked, method, *arguments)
+        getattr(asked, method)(*arguments)
+    except PoolFull:
+        return None
+    return []
 
 
 class Refused(Exception):
