@@ -84,7 +84,7 @@ def both_ways(backend, checked):
 BUILDS = ("reference", "direct-mask", "page-table", "swa-window", "cascade")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in (1, 2))])
 @pytest.mark.parametrize("name", BUILDS)
 def test_both_routes_through_what_a_build_declares_agree(name, seed):
     links, masks = both_ways(load(name), drawn(seed))
