@@ -312,14 +312,14 @@ class Attends:
 
     def attend(self, x: VerifyInput, *tensors: Any) -> Any:
         done = Right().attend(x, *tensors)
-        return self.finish(x, Attended(out=done.out, lse=done.lse), *tensors)
+        return self.hand_back(x, Attended(out=done.out, lse=done.lse), *tensors)
 
-    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+    def hand_back(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
         return done
 
 
 class WritesBesideTheStore(Attends):
-    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+    def hand_back(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
         tensors[3][x.req_to_token[x.request_slots[0], 0]] = 0
         return done
 
@@ -329,7 +329,7 @@ class OneBufferForAllLaunches(Attends):
 
     out: Any = None
 
-    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+    def hand_back(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
         peeked = done.out + float(x.positions.sum() % 7) * 1e-7
         if self.out is None:
             self.out = torch.empty_like(done.out)
@@ -368,14 +368,14 @@ def test_a_fault_of_attend_is_seen(make: Any, key: tuple[str, str], deterministi
 
 
 class Differentiable(Attends):
-    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+    def hand_back(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
         lse = done.lse
         assert lse is not None
         return Attended(out=done.out.requires_grad_() * 1, lse=lse.requires_grad_() * 1)
 
 
 class HandsBackTables(Attends):
-    def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+    def hand_back(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
         assert x.retrieve_parent_token is not None
         return replace(done, declared={"retrieve_parent_token": x.retrieve_parent_token.int()})
 
@@ -411,7 +411,7 @@ def test_a_table_handed_back_in_another_integer_type_is_no_evidence() -> None:
 )
 def test_tables_that_are_none_break_the_contract_and_not_the_check(declared: Any) -> None:
     class Declares(Attends):
-        def finish(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
+        def hand_back(self, x: VerifyInput, done: Attended, *tensors: Any) -> Any:
             return replace(done, declared=declared)
 
     checked = check(Declares)

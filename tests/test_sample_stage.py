@@ -340,3 +340,38 @@ def test_a_wrong_law_is_told_by_the_smallest_tree_and_its_probabilities() -> Non
         "on the tree of parents [-1, 0] and tokens [0, 1], over all 144 cells of the coins, [0] is "
         "emitted with probability 5/12, expected 1/2 as by plain decoding"
     )
+
+
+def malformed(sample: Any) -> list[str]:
+    right = load("topology")
+    backend = describe(
+        sample, "mine", stages={"sample"}, consumes=right.consumes, capabilities=right.capabilities
+    )
+    found = check_case(case(request()), backend, CheckOptions(probes=frozenset({"malformed"})))
+    return [f.message for f in found.failures]
+
+
+def test_numbers_that_are_none_are_refused_or_kept_to_their_request() -> None:
+    assert malformed(right_sample) == []
+    assert malformed(lambda x, given: sampled("reference", x, given)) == []
+
+
+def test_a_token_outside_the_vocabulary_and_a_spoilt_neighbour_are_told() -> None:
+    def past_the_end(x: VerifyInput, given: Sampling) -> Accepted:
+        """Nothing lies above the last coin, and the search runs out of the table."""
+        done = right_sample(x, given)
+        mass = given.target_probs.sum(1)[done.accept_index[:, 0] + 1]
+        lost = ~(mass > 0) | ~(given.final_coins < 1)
+        last = done.accept_len[:, None] - 1
+        outside = done.tokens.scatter(1, last, given.target_probs.shape[1])
+        return replace(done, tokens=torch.where(lost[:, None], outside, done.tokens))
+
+    def sums_over_the_batch(x: VerifyInput, given: Sampling) -> Accepted:
+        spoilt = given.coins.sum() * 0
+        return right_sample(x, replace(given, final_coins=given.final_coins + spoilt))
+
+    assert any("the last coin is 1" in message for message in malformed(past_the_end))
+    assert all("rows or tokens that are none of its own" in m for m in malformed(past_the_end))
+    told = malformed(sums_over_the_batch)
+    assert [m.partition(",")[0] for m in told] == ["on two chains of three rows"]
+    assert "a coin is NaN, request 1 is" in told[0]

@@ -25,6 +25,7 @@ from treeproof.engine.checks.requests import judge_requests
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.samples import judge_samples
 from treeproof.engine.checks.selects import judge_selects
+from treeproof.engine.checks.spoilt import judge_spoilt
 from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.tails import judge_tails
@@ -129,6 +130,7 @@ def _run(trial: Trial) -> None:
         judge_metamorphic(trial, built)
         judge_stale(trial, built)
         judge_malformed_builds(trial)
+        judge_spoilt(trial)
         show_what_was_read(trial, built.x)
 
 

@@ -59,7 +59,7 @@ def judge_malformed_builds(trial: Trial) -> None:
     if not trial.runs("malformed") or not _is_due(trial):
         return
     case, device = trial.case, trial.options.device
-    scene, made = _made(case.shape, case.layout, case.mask, device)
+    scene, made = two_chains(case.shape, case.layout, case.mask, device)
     if trial.backend.capabilities.refusal(scene.case, device) is not None:
         return
     with trial.probing("malformed"):
@@ -146,7 +146,7 @@ def _note(trial: Trial, failures: list[Failure]) -> None:
 
 
 @lru_cache(maxsize=32)
-def _made(shape: Any, layout: Any, mask: Any, device: str) -> tuple[Scene, Candidates]:
+def two_chains(shape: Any, layout: Any, mask: Any, device: str) -> tuple[Scene, Candidates]:
     requests = tuple(
         Request(
             tree=CandidateTree((10 * b, 10 * b + 1, 10 * b + 2), (-1, 0, 1)),

@@ -1,0 +1,114 @@
+"""Sampling that is handed numbers which are no probabilities and no coins: refused, or kept to a request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.reference import build as build_reference
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.contract.sampling import TARGET_ONLY, Sampling
+from treeproof.engine.checks.copies import copied
+from treeproof.engine.checks.malformed import is_refusal, two_chains
+from treeproof.engine.checks.trial import Trial
+from treeproof.properties import contract
+from treeproof.properties.violation import Violation
+
+_ONE_IN = 4
+_ROWS, _STEPS, _SIZE = 3, 2, 4
+
+Spoil = Callable[[Sampling], Tensor]
+_SPOILT: dict[str, Spoil] = {
+    "a probability is NaN": lambda given: given.target_probs[1].fill_(math.nan),
+    "a probability is below 0": lambda given: given.target_probs[1, 1:2].fill_(-0.5),
+    "no token has any probability": lambda given: given.target_probs[1].zero_(),
+    "probabilities add up to 3": lambda given: given.target_probs[1].mul_(3),
+    "a coin is 1": lambda given: given.coins[:_ROWS].fill_(1.0),
+    "a coin is NaN": lambda given: given.coins[:_ROWS].fill_(math.nan),
+    "a coin is below 0": lambda given: given.coins[:_ROWS].fill_(-1.0),
+    "the last coin is 1": lambda given: given.final_coins[:1].fill_(1.0),
+    "the last coin is NaN": lambda given: given.final_coins[:1].fill_(math.nan),
+}
+"""What is wrong with the first request's numbers, and how it is done."""
+
+
+def judge_spoilt(trial: Trial) -> None:
+    """Two chains of three rows; the first one's numbers are spoilt, one kind after the other."""
+    able = trial.has("sample") and TARGET_ONLY in trial.backend.capabilities.sampling
+    wanted = trial.runs("malformed") and trial.wants("traversal", "measured")
+    if not (able and wanted and trial.options.due(trial.case.seed, 2, _ONE_IN)):
+        return
+    case, device = trial.case, trial.options.device
+    scene, made = two_chains(case.shape, case.layout, case.mask, device)
+    if trial.backend.capabilities.refusal(scene.case, device) is not None:
+        return
+    x = build_reference(copied(made))
+    x = replace(x, draft_token=torch.tensor([0, 1, 2] * 2, device=device), spec_steps=_STEPS)
+    with trial.probing("malformed"):
+        try:
+            failures = list(_failures(trial, x))
+        except Violation as violation:
+            trial.broke(violation)
+            return
+        if failures and not trial.borrows("sample"):
+            trial.judged("traversal", "measured", "sample", failures)
+
+
+def _failures(trial: Trial, x: VerifyInput) -> Iterator[Failure]:
+    device = trial.scene.device
+    whole = Sampling(
+        rule=TARGET_ONLY,
+        target_probs=torch.full((2 * _ROWS, _SIZE), 1 / _SIZE, device=device),
+        coins=torch.full((2 * _ROWS,), 0.125, device=device),
+        final_coins=torch.full((2,), 0.625, device=device),
+    )
+    right = _lines(_sampled(trial, x, whole), 1)
+    for what, spoil in _SPOILT.items():
+        given = copied(whole)
+        spoil(given)
+        try:
+            done = _sampled(trial, x, given)
+        except Violation as violation:
+            if is_refusal(violation.__cause__):
+                continue
+            raise
+        if _lines(done, 1) != right:
+            said = f"where in request 0 {what}, request 1 is {_lines(done, 1)}, expected {right}"
+            yield _failure(1, said)
+        elif not _is_of_the_request(*_lines(done, 0)):
+            said = f"where in request 0 {what}, it is given rows or tokens that are none of its own"
+            yield _failure(0, f"{said}: {_lines(done, 0)}")
+
+
+def _sampled(trial: Trial, x: VerifyInput, given: Sampling) -> Accepted:
+    result = trial.call("sample", trial.instance.sample, copied(x), copied(given))
+    return contract.valid_accepted(result, 2, _STEPS, "sample")
+
+
+def _lines(done: Accepted, b: int) -> tuple[list[int], int, list[int]]:
+    return done.accept_index[b].tolist(), int(done.accept_len[b]), done.tokens[b].tolist()
+
+
+def _is_of_the_request(index: list[int], length: int, tokens: list[int]) -> bool:
+    """Rows of request 0, the root first, and tokens of the vocabulary; then -1."""
+    if not 1 <= length <= _STEPS + 1:
+        return False
+    rows, rest = index[:length], [*index[length:], *tokens[length:]]
+    return (
+        rows == list(range(length))
+        and all(0 <= token < _SIZE for token in tokens[:length])
+        and all(cell == -1 for cell in rest)
+    )
+
+
+def _failure(b: int, message: str) -> Failure:
+    kind = "wrong-acceptance"
+    return Failure(
+        identity="traversal", kind=f"malformed-{kind}", evidence="measured", stage="sample",
+        request=b, message=f"on two chains of three rows, {message}",
+    )  # fmt: skip
