@@ -46,7 +46,7 @@ def judge_contents(
     kind, stage = ("stale-prefix", "pool") if handed_out else ("wrong-contents", "commit")
     when = "as the prefix cache hands them out" if handed_out else "when it is finished"
     for name, found, exact, limit in held:
-        off = (found.double() - exact).abs()
+        off = (found.double().cpu() - exact).abs()
         wrong = ~(off <= limit)  # what is no number is wrong as well
         if not bool(wrong.any()):
             continue
