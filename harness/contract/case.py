@@ -8,6 +8,7 @@ import msgspec
 
 from treeproof.contract.canonical import content_id
 from treeproof.contract.layout import MAX_SLOTS, KVLayout, MaskLayout, MaskMode, Order
+from treeproof.contract.nodes import Nodes
 from treeproof.contract.script import MAX_STEPS, Round, Step, requests_of
 from treeproof.contract.shape import DTYPES, AttentionShape, Full, Window
 from treeproof.contract.tree import MAX_TOKEN, CandidateTree
@@ -85,11 +86,11 @@ class Request(Typed, frozen=True, kw_only=True):
         if not 0 <= self.pad_rows <= MAX_ROWS:
             raise ValueError(f"pad_rows is {self.pad_rows}: accepted are 0 to {MAX_ROWS}")
 
-    @property
+    @cached_property
     def num_nodes(self) -> int:
         return len(self.tree)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of this request in the launch, padded ones included."""
         return len(self.tree) + self.pad_rows
@@ -213,10 +214,15 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
         """blake2b of the canonical JSON, 20 hex digits. Equal cases have equal ids everywhere."""
         return content_id(self)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of the launch, T, padded ones included."""
         return sum(request.num_rows for request in self.requests)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """The nodes of all requests as arrays."""
+        return Nodes.of(self.requests)
 
     @cached_property
     def qo_indptr(self) -> tuple[int, ...]:

@@ -34,11 +34,13 @@ def address_hash(seed: int, *address: int) -> int:
     return state
 
 
-def hash_words(state: int, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def hash_words(
+    state: int | npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
     """`address_hash` goes on from `state` by one more word, for many words at a time."""
     import numpy as np
 
-    mixed = (words ^ np.uint64(state)) + np.uint64(GOLDEN_GAMMA)
+    mixed = (words ^ np.asarray(state, dtype=np.uint64)) + np.uint64(GOLDEN_GAMMA)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(MIX_1)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(MIX_2)
     return mixed ^ (mixed >> np.uint64(31))
@@ -55,4 +57,4 @@ def permuted(count: int, seed: int, *address: int) -> npt.NDArray[np.int64]:
     import numpy as np
 
     keys = hash_words(address_hash(seed, *address), np.arange(count, dtype=np.uint64))
-    return np.argsort(keys, kind="stable")
+    return np.argsort(keys)  # no two are equal: every step of the hash can be undone

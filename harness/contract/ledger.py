@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from treeproof.contract.case import VerifyCase
@@ -27,30 +28,88 @@ SPARE_TABLE_ROWS = 2
 class SlotLedger:
     """Ownership of the KV cache in one case.
 
-    `slots[b]` (P + N,) int64 holds the slot of each column of request b: the P prefix columns and
-    then one column a node, in row order; -1 where the prefix page has been evicted.
+    `pages[b]` int64 are the pages of request b in logical order, of `page_size` slots each; -1 where
+    one has been evicted.
     `request_slots[b]` is the row of request b in `req_to_token`, never b, so that one taken for the
-    other shows.
+    other shows. `apart`: it is known that every column has a slot and no two share one.
     """
 
     case: VerifyCase
-    slots: tuple[Slots, ...]
+    pages: tuple[Slots, ...]
+    page_size: int
     request_slots: tuple[int, ...]
+    apart: bool = False
     table: Slots | None = None
     """The table that an engine keeps from step to step, in place of one made for this step."""
 
     @classmethod
     def of(cls, case: VerifyCase) -> SlotLedger:
+        count = len(case.requests)
+        aliased = case.layout.shared_prefix > 0 and count > 1
+        apart = not aliased and not any(map(case.evicted_columns, range(count)))
+        lengths = [request.prefix_len + request.num_nodes for request in case.requests]
+        page, pages = case.layout.page_size, hand_out_pages(case.layout, lengths, case.seed)
+        if not apart:
+            pages = [own.copy() for own in pages]
+            for b, own in enumerate(pages):
+                own[: case.evicted_columns(b) // page] = -1
+        return cls(case, tuple(pages), page, table_rows(count, case.seed), apart)
+
+    @classmethod
+    def named(cls, case: VerifyCase, slots: Sequence[Sequence[int]]) -> SlotLedger:
+        """With these slots of each request's columns; row b of `req_to_token` is request b's."""
         import numpy as np  # here and below: to import the contract is to import nothing heavy
 
-        page = case.layout.page_size
-        lengths = [request.prefix_len + request.num_nodes for request in case.requests]
-        slots = []
-        for b, pages in enumerate(hand_out_pages(case.layout, lengths, case.seed)):
-            own = (pages[:, None] * page + np.arange(page)).ravel()[: lengths[b]]
-            own[: case.evicted_columns(b)] = -1
-            slots.append(own)
-        return cls(case, tuple(slots), table_rows(len(case.requests), case.seed))
+        own = tuple(np.array(one, dtype=np.int64) for one in slots)
+        return cls(case, own, 1, tuple(range(len(own))))
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Columns of each request: P prefix columns and then one a node, in row order."""
+        return tuple(request.prefix_len + request.num_nodes for request in self.case.requests)
+
+    @cached_property
+    def slots(self) -> tuple[Slots, ...]:
+        """(P + N,) int64 each: the slot of every column; -1 where the prefix page has been evicted."""
+        import numpy as np
+
+        found, place = [], np.arange(self.page_size)
+        for pages, length in zip(self.pages, self.lengths, strict=True):
+            own = (pages[:, None] * self.page_size + place).ravel()[:length]
+            found.append(np.where(own < 0, -1, own))
+        return tuple(found)
+
+    @cached_property
+    def flat_pages(self) -> Slots:
+        """`pages` of all requests, one after the other."""
+        import numpy as np
+
+        return np.concatenate(self.pages)
+
+    @cached_property
+    def first_page(self) -> Slots:
+        """(B,) where in `flat_pages` those of each request begin."""
+        import numpy as np
+
+        counts = np.array([len(own) for own in self.pages])
+        begin: Slots = counts.cumsum() - counts
+        return begin
+
+    def at(self, request: Slots, column: Slots) -> Slots:
+        """The slots of some columns that have not been evicted, (n,) each."""
+        page: Slots = self.flat_pages[self.first_page[request] + column // self.page_size]
+        return page * self.page_size + column % self.page_size
+
+    def holders(self, slots: Slots) -> tuple[Slots, Slots]:
+        """Request and column of some slots (n,) that are held, where all columns are `apart`."""
+        import numpy as np
+
+        where = np.zeros(self.flat_pages.max() + 1, dtype=np.int64)
+        where[self.flat_pages] = np.arange(len(self.flat_pages))
+        found = where[slots // self.page_size]
+        request = np.searchsorted(self.first_page, found, side="right") - 1
+        page = found - self.first_page[request]
+        return request, page * self.page_size + slots % self.page_size
 
     @cached_property
     def columns(self) -> tuple[tuple[int, ...], ...]:
@@ -65,8 +124,7 @@ class SlotLedger:
         """
         import numpy as np
 
-        slot = np.concatenate(self.slots)
-        lengths = [len(own) for own in self.slots]
+        slot, lengths = np.concatenate(self.slots), self.lengths
         request = np.repeat(np.arange(len(lengths)), lengths)
         column = np.concatenate([np.arange(length) for length in lengths])
         there = np.flatnonzero(slot >= 0)
@@ -82,13 +140,27 @@ class SlotLedger:
         return dict(zip(slot, zip(request, column, strict=True), strict=True))
 
     @cached_property
-    def unowned(self) -> tuple[int, ...]:
+    def free(self) -> Slots:
         """Slots that hold no logical token: free pages, page tails, the pad page, evicted pages."""
         import numpy as np
 
-        free = np.ones(self.case.layout.num_slots, dtype=bool)
-        free[self.held[0]] = False
-        return tuple(np.flatnonzero(free).tolist())
+        if not self.apart:
+            free = np.ones(self.case.layout.num_slots, dtype=bool)
+            free[self.held[0]] = False
+            return np.flatnonzero(free)
+        unused = np.ones(self.case.layout.num_slots // self.page_size, dtype=bool)
+        unused[self.flat_pages] = False
+        last = np.array([own[-1] for own in self.pages])
+        # Of every request's last page, the slots past its last column.
+        pages, place = np.concatenate((np.flatnonzero(unused), last)), np.arange(self.page_size)
+        used = np.zeros(len(pages), dtype=np.int64)
+        used[-len(last) :] = (np.array(self.lengths) - 1) % self.page_size + 1
+        return np.sort((pages[:, None] * self.page_size + place)[place >= used[:, None]])
+
+    @cached_property
+    def unowned(self) -> tuple[int, ...]:
+        """`free` as plain numbers."""
+        return tuple(self.free.tolist())
 
     def row_slots(self, request: int) -> tuple[int, ...]:
         """Slot of each real verify row of a request: columns P to P + N - 1."""
@@ -99,13 +171,17 @@ class SlotLedger:
         """`token_table` as plain numbers."""
         return tuple(map(tuple, self.token_table.tolist()))
 
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Of `token_table`."""
+        return _table_shape(self.case.layout, self.lengths)
+
     @cached_property
     def token_table(self) -> Slots:
         """The table engines hold: a row a request slot, a column a logical index.
 
-        Shape (requests + 2, whole pages, at least 2 more than the longest request needs), so that
-        reading past a request's end finds `page_table_pad`, as it would in an engine. Rows that no
-        request holds are padding too.
+        It is so wide that reading past a request's end finds `page_table_pad`, as it would in an
+        engine. Rows that no request holds are padding too.
         """
         if self.table is not None:
             return self.table
@@ -116,12 +192,16 @@ def token_table(layout: KVLayout, slots: Sequence[Slots], request_slots: Sequenc
     """`SlotLedger.token_table` of any columns; `slots[b]` are the slots of request b's."""
     import numpy as np
 
-    width = max(map(len, slots)) + 2 * layout.page_size
-    width = -(-width // layout.page_size) * layout.page_size
-    table = np.full((len(slots) + SPARE_TABLE_ROWS, width), layout.page_table_pad)
+    table = np.full(_table_shape(layout, [len(own) for own in slots]), layout.page_table_pad)
     for row, own in zip(request_slots, slots, strict=True):
         table[row, : len(own)] = np.where(own < 0, layout.page_table_pad, own)
     return table
+
+
+def _table_shape(layout: KVLayout, lengths: Sequence[int]) -> tuple[int, int]:
+    """(requests + 2, whole pages, at least 2 more than the longest request needs)."""
+    page = layout.page_size
+    return len(lengths) + SPARE_TABLE_ROWS, -(-(max(lengths) + 2 * page) // page) * page
 
 
 def table_rows(requests: int, seed: int) -> tuple[int, ...]:
@@ -152,7 +232,8 @@ def hand_out_pages(layout: KVLayout, lengths: Sequence[int], seed: int) -> list[
         places[np.lexsort((request_of, turn))] = np.arange(len(turn))
     else:
         places = np.arange(sum(wanted))
-    pages = np.split(free[places], np.cumsum(wanted)[:-1])
-    return [
-        own if b == 0 else np.concatenate((pages[0][:shared], own)) for b, own in enumerate(pages)
-    ]
+    handed, ends = free[places], list(accumulate(wanted))
+    pages = [handed[end - count : end] for end, count in zip(ends, wanted, strict=True)]
+    if not shared:
+        return pages
+    return [pages[0], *(np.concatenate((pages[0][:shared], own)) for own in pages[1:])]

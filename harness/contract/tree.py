@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 
 from treeproof.contract.typed import Typed
@@ -86,8 +85,12 @@ class CandidateTree(Typed, frozen=True):
         A level of an EAGLE draft has topk beam slots and each grows topk children, so topk bounds
         the children of a node, and the nodes of one depth that have any.
         """
-        growing = Counter(self.depth[node] for node, below in enumerate(self._children) if below)
-        return max(1, *map(len, self._children), *growing.values())
+        children, growing = [0] * len(self), [0] * len(self)
+        for parent in self.parents[1:]:
+            if not children[parent]:
+                growing[self.depth[parent]] += 1
+            children[parent] += 1
+        return max(1, *children, *growing)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from treeproof.contract.counter import GOLDEN_GAMMA, MIX_1, MIX_2, address_hash
+from treeproof.generate.sending import sent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,11 +58,22 @@ def hash_tensor(seed: int, *address: int | Tensor) -> Tensor:
     plain = next((i for i, word in enumerate(address) if not isinstance(word, int)), len(address))
     start = address_hash(seed, *(word for word in address[:plain] if isinstance(word, int)))
     rest = address[plain:]
-    device = next((word.device for word in rest if not isinstance(word, int)), None)
+    words = [word for word in rest if not isinstance(word, int)]
+    if len(words) == len(rest) and _on_cuda(*words) and max(word.dim() for word in words) <= 2:
+        from treeproof.generate.data_kernel import MOST_WORDS, hashed
+
+        if len(words) <= MOST_WORDS:
+            return hashed(_signed(start), words)
+    device = words[0].device if words else None
     state = torch.tensor(_signed(start), dtype=torch.int64, device=device)
     for word in rest:
         state = _mix_(state ^ (_signed(word) if isinstance(word, int) else word))
     return state
+
+
+def _on_cuda(*words: Tensor) -> bool:
+    """Whether a kernel can be had for these: they are there, on a GPU, and so is Triton."""
+    return bool(words) and words[0].is_cuda and importlib.util.find_spec("triton") is not None
 
 
 def _mix_(state: Tensor) -> Tensor:
@@ -136,7 +148,6 @@ def _nodes(case: VerifyCase, device: str) -> _Tokens:
 
 def _prefix_columns(case: VerifyCase, device: str) -> _Tokens:
     """The prefix positions of all requests, those aliased to request 0 left out."""
-    import torch
 
     shared = [0, *[case.layout.shared_prefix] * (len(case.requests) - 1)]
     lengths = [request.prefix_len for request in case.requests]
@@ -145,7 +156,7 @@ def _prefix_columns(case: VerifyCase, device: str) -> _Tokens:
     for request, first in zip(case.requests, shared, strict=True):
         if request.prefix_tokens:
             # Negative, so that no token stands for a request.
-            tokens = torch.tensor(request.prefix_tokens[first:], device=device)
+            tokens = sent(request.prefix_tokens[first:], device)
             owner[begin : begin + len(tokens)] = -1 - tokens
         begin += request.prefix_len - first
     return owner, index
@@ -153,13 +164,14 @@ def _prefix_columns(case: VerifyCase, device: str) -> _Tokens:
 
 def _flat(owners: Sequence[int], begin: Sequence[int], end: Sequence[int], device: str) -> _Tokens:
     """`owners[i]` with each of range(begin[i], end[i]), one after the other."""
-    import numpy as np
     import torch
 
     counts = [high - low for low, high in zip(begin, end, strict=True)]
-    index = np.concatenate([np.arange(low, high) for low, high in zip(begin, end, strict=True)])
-    owner = np.repeat(np.array(owners), counts)
-    return torch.from_numpy(owner).to(device), torch.from_numpy(index).to(device)
+    total, before = sum(counts), accumulate(counts, initial=0)
+    shifts = [low - first for low, first in zip(begin, before, strict=False)]
+    told = sent([counts, [*owners], shifts], device)
+    owner, shift = told[1:].repeat_interleave(told[0], dim=1, output_size=total)
+    return owner.contiguous(), torch.arange(total, device=device) + shift
 
 
 def _prefixes(case: VerifyCase, rows: Tensor) -> tuple[Tensor, ...]:
@@ -174,8 +186,7 @@ def _prefixes(case: VerifyCase, rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _split(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    ends = list(accumulate(sizes))
-    return tuple(rows[end - size : end] for end, size in zip(ends, sizes, strict=True))
+    return tuple(rows.split(list(sizes)))  # type: ignore[no-untyped-call]
 
 
 def _rows(
@@ -184,30 +195,19 @@ def _rows(
     """(n, heads, lanes) in the case's dtype: the numbers of `n` tokens."""
     import torch
 
-    owner, index = (words[:, None, None] for words in tokens)
+    owner, index = tokens
     device, count = owner.device, len(owner)
     out = torch.empty(count, heads, lanes, dtype=getattr(torch, case.shape.dtype), device=device)
-    if device.type == "cuda" and count and importlib.util.find_spec("triton") is not None:
-        _launch_fill(out, hash_tensor(case.seed, what, *tokens), factor)
+    if count and _on_cuda(owner):
+        from treeproof.generate.data_kernel import fill
+
+        fill(out, owner, index, _signed(address_hash(case.seed, what)), _PIECES_SCALE, factor)
         return out
     head, lane = (torch.arange(n, device=device) for n in (heads, lanes))
     step = max(1, _BLOCK // (heads * lanes))
     for begin in range(0, count, step):
         part = slice(begin, begin + step)
-        block = normal(case.seed, what, owner[part], index[part], head[:, None], lane)
+        token = (words[part, None, None] for words in tokens)
+        block = normal(case.seed, what, *token, head[:, None], lane)
         out[part] = block * factor if factor != 1.0 else block
     return out
-
-
-def _launch_fill(out: Tensor, states: Tensor, factor: float) -> None:
-    import torch
-
-    from treeproof.generate.data_kernel import fill_rows
-
-    heads, lanes = out.shape[1:]
-    width = heads * lanes
-    block = min(1024, 1 << (width - 1).bit_length())
-    factors = torch.tensor([_PIECES_SCALE, factor], dtype=torch.float64, device=out.device)
-    fill_rows[len(out), -(-width // block)](
-        out, states, factors, HEADS=heads, LANES=lanes, BLOCK=block
-    )

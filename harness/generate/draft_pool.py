@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treeproof.contract.case import VerifyCase
+from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.inputs import DraftPool
+from treeproof.contract.nodes import Nodes
 from treeproof.contract.tree import MAX_NODES, CandidateTree
 from treeproof.generate.embedding import embed, pool_dims, pool_size
 
@@ -26,17 +27,19 @@ def draft_pool(case: VerifyCase) -> DraftPool:
     import torch
 
     topk, steps = pool_dims(case)
-    pools = [_pool_of(request.tree, topk, steps) for request in case.requests]
+    pools = [_pool_of(request, topk, steps) for request in case.requests]
     scores, tokens, parents = (torch.stack(column) for column in zip(*pools, strict=True))
     return DraftPool(scores=scores, tokens=tokens, parents=parents, topk=topk, spec_steps=steps)
 
 
-def _pool_of(tree: CandidateTree, topk: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+def _pool_of(request: Request, topk: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and tokens of the pool, and what its beam slots hold."""
+    import numpy as np
     import torch
 
+    tree = request.tree
     rank = _ranks(tree)
-    index = embed(tree, topk, rank).index
+    index = embed(Nodes.of([request]), topk, np.array(rank)).index.tolist()
     drafted = range(1, len(tree))
     scores = torch.zeros(pool_size(topk, steps))
     held = torch.tensor([index[node] for node in drafted], dtype=torch.int64)

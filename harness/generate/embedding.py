@@ -7,21 +7,31 @@ index of the parent (SGLang, srt/speculative/eagle_utils.py and spec_utils.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.tree import CandidateTree
+from treeproof.contract.nodes import Nodes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """Where the nodes of one tree lie in the pool."""
+    """Where the nodes of some trees lie in their pools: (nodes,) each, as in `Nodes`.
 
-    index: tuple[int, ...]
-    """Pool index of each node; -1 for the root, which is no candidate."""
-    parent_list: Mapping[int, int]
-    """The cells of `parent_list` that lead from a node to its parent, and what they hold."""
+    `index` is its pool index; -1 for a root, which is no
+    candidate. `cell` is the cell of the tree's `parent_list` that holds `index`, for what its children
+    are found by; -1 where a node has none, and for roots.
+    """
+
+    index: Ints
+    cell: Ints
 
 
 def pool_size(topk: int, spec_steps: int) -> int:
@@ -32,50 +42,52 @@ def pool_size(topk: int, spec_steps: int) -> int:
 def pool_dims(case: VerifyCase) -> tuple[int, int]:
     """The smallest topk whose pool holds every tree of the case, and spec_steps: greatest depth.
 
-    A level has topk beam slots and each grows topk children, so that topk bounds both the children
-    of a node and the nodes of one depth that have any. Both are at least 1.
+    Both are at least 1.
     """
-    topk = steps = 1
-    for request in case.requests:
-        tree = request.tree
-        steps = max(steps, *tree.depth)
-        parents = [0] * (max(tree.depth) + 1)
-        for node, depth in enumerate(tree.depth):
-            children = len(tree.children(node))
-            parents[depth] += children > 0
-            topk = max(topk, children)
-        topk = max(topk, *parents)
-    return topk, steps
+    trees = [request.tree for request in case.requests]
+    return max(tree.topk for tree in trees), max(1, *(max(tree.depth) for tree in trees))
+
+
+def _from_the_first(levels: Ints, spare: Ints) -> Ints:
+    first: Ints = spare * 0
+    return first
 
 
 def embed(
-    tree: CandidateTree,
+    nodes: Nodes,
     topk: int,
-    rank: Sequence[int],
-    first_slot: Callable[[int, int], int] = lambda level, spare: 0,
+    rank: Ints,
+    first_slot: Callable[[Ints, Ints], Ints] = _from_the_first,
 ) -> Embedding:
-    """Give every node a pool index; siblings and beam slots are taken in the order of `rank`.
+    """Give every node a pool index; siblings and beam slots are taken in the order of `rank` (nodes,).
 
-    `first_slot(level, spare)`, at most `spare`, is the first beam slot used on a level that has
-    `spare` slots more than it needs. A depth-1 candidate's slot is its own index, always.
+    `first_slot(levels, spare)`, at most `spare` (n,), is the first beam slot used on levels, (request,
+    depth) of each (2, n), that have `spare` slots more than they need. A depth-1 candidate's slot is
+    its own index, always.
     """
-    index = [-1] * len(tree)
-    parent_list: dict[int, int] = {}
-    for s, node in enumerate(sorted(tree.children(0), key=rank.__getitem__)):
-        index[node] = s
-    level = [node for node in tree.children(0) if tree.children(node)]
-    depth = 1
-    while level:
-        level.sort(key=rank.__getitem__)
-        first = first_slot(depth, topk - len(level)) if depth > 1 else 0
-        below = []
-        for offset, parent in enumerate(level):
-            slot = index[parent] if depth == 1 else first + offset
-            cell = 1 + topk * (depth - 1) + slot
-            parent_list[cell] = index[parent]
-            for c, child in enumerate(sorted(tree.children(parent), key=rank.__getitem__)):
-                index[child] = topk * cell + c
-            below += [child for child in tree.children(parent) if tree.children(child)]
-        level = below
-        depth += 1
-    return Embedding(tuple(index), parent_list)
+    import numpy as np
+
+    parent, depth = nodes.parent, nodes.depth
+    child, _ = _places(parent, rank)
+    grows = np.zeros(len(parent), dtype=bool)
+    grows[parent[parent >= 0]] = True
+    beams = np.flatnonzero(grows & (depth > 0))
+    levels = np.stack((nodes.request[beams], depth[beams]))
+    offset, together = _places(levels[0] * (depth.max() + 1) + levels[1], rank[beams])
+    slot = np.where(levels[1] == 1, child[beams], first_slot(levels, topk - together) + offset)
+    cell = np.full(len(parent), -1)
+    cell[beams] = 1 + topk * (levels[1] - 1) + slot
+    index = np.where(depth > 1, topk * cell[parent] + child, child)
+    return Embedding(np.where(depth > 0, index, -1), cell)
+
+
+def _places(group: Ints, rank: Ints) -> tuple[Ints, Ints]:
+    """(n,) place of each by its rank among those of the same group, and (n,) how many they are."""
+    import numpy as np
+
+    order = np.lexsort((rank, group))
+    _, first, counts = np.unique(group[order], return_index=True, return_counts=True)
+    place, together = np.empty_like(group), np.empty_like(group)
+    place[order] = np.arange(len(group)) - np.repeat(first, counts)
+    together[order] = np.repeat(counts, counts)
+    return place, together

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treeproof.contract.case import MaskMode, VerifyCase
-from treeproof.contract.counter import address_hash
+from treeproof.contract.counter import address_hash, hash_words
 from treeproof.contract.inputs import Candidates
 from treeproof.contract.ledger import SlotLedger
+from treeproof.generate.columns import columns
 from treeproof.generate.data import hash_tensor
 from treeproof.generate.embedding import Embedding, embed, pool_dims, pool_size
+from treeproof.generate.sending import sent
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
+
+    Ints = npt.NDArray[np.int64]
 
 # Address words of the draws made here; those of `data` begin at 1, those of the ledger at 101.
 _FREE_CELLS, _MASK_GARBAGE, _FIRST_SLOT = 201, 202, 203
@@ -25,27 +31,28 @@ def candidates(case: VerifyCase, ledger: SlotLedger, device: str = "cpu") -> Can
     `parent_list` that no candidate reaches hold wrong but plausible pool indices, and the mask
     buffer (as long as its mode needs, and `mask.slack` more) holds random bytes.
     """
-    import torch
+    import numpy as np
 
     topk, steps = pool_dims(case)
-    embeddings = [_embedding(case, b, topk) for b in range(len(case.requests))]
+    nodes, embedding = case.nodes, _embedding(case, topk)
     rows = [request.num_rows for request in case.requests]
-    selected = torch.full((len(rows), max(rows) - 1), -1)
-    tokens = torch.full_like(selected, -1)
-    for b, (request, embedding) in enumerate(zip(case.requests, embeddings, strict=True)):
-        drafted = request.node_of_row[1:]
-        selected[b, : len(drafted)] = torch.tensor([embedding.index[n] for n in drafted])
-        tokens[b, : len(drafted)] = torch.tensor([request.tree.tokens[n] for n in drafted])
+
+    def placed(of_nodes: Ints) -> Tensor:
+        """(B, Nmax - 1): of every node but the roots, by rows; -1 on padding."""
+        table = np.full((len(rows), max(rows)), -1)
+        table[nodes.request, nodes.row] = of_nodes
+        return sent(table[:, 1:], device)
+
     return Candidates(
-        bonus_tokens=torch.tensor([r.tree.tokens[0] for r in case.requests], device=device),
-        parent_list=_parent_list(case, embeddings, topk, steps).to(device),
-        selected_index=selected.to(device),
-        draft_token=tokens.to(device),
-        num_rows=torch.tensor(rows, device=device),
-        num_nodes=torch.tensor([r.num_nodes for r in case.requests], device=device),
-        seq_lens=torch.tensor([r.prefix_len for r in case.requests], device=device),
-        request_slots=torch.tensor(ledger.request_slots, device=device),
-        req_to_token=torch.from_numpy(ledger.token_table).to(device),
+        bonus_tokens=sent([r.tree.tokens[0] for r in case.requests], device),
+        parent_list=_parent_list(case, embedding, topk, steps, device),
+        selected_index=placed(embedding.index),
+        draft_token=placed(nodes.token),
+        num_rows=sent(rows, device),
+        num_nodes=sent([r.num_nodes for r in case.requests], device),
+        seq_lens=sent([r.prefix_len for r in case.requests], device),
+        request_slots=sent(ledger.request_slots, device),
+        req_to_token=_token_table(ledger, device),
         topk=topk,
         spec_steps=steps,
         shape=case.shape,
@@ -56,32 +63,50 @@ def candidates(case: VerifyCase, ledger: SlotLedger, device: str = "cpu") -> Can
     )
 
 
-def _embedding(case: VerifyCase, request: int, topk: int) -> Embedding:
-    """Ranks follow rows, so breadth-first rows give ascending indices, as a sorted selection does."""
-    drawn = case.requests[request]
-
-    def first_slot(level: int, spare: int) -> int:
-        return address_hash(case.seed, _FIRST_SLOT, request, level) % (spare + 1)
-
-    return embed(drawn.tree, topk, drawn.row_of_node, first_slot)
-
-
-def _parent_list(case: VerifyCase, embeddings: list[Embedding], topk: int, steps: int) -> Tensor:
-    """(B, topk*(steps-1) + 1), or (B, 0) where all trees have depth 1."""
+def _token_table(ledger: SlotLedger, device: str) -> Tensor:
+    """`ledger.token_table`, made where it is needed: it is as large as the cache has slots."""
     import torch
 
+    if ledger.table is not None:
+        return sent(ledger.table, device)
+    every, pad = columns(ledger, device), ledger.case.layout.page_table_pad
+    table = torch.full(ledger.table_shape, pad, device=device)
+    row = sent(ledger.request_slots, device)
+    table[row[every.request], every.column] = torch.where(every.slot < 0, pad, every.slot)
+    return table
+
+
+def _embedding(case: VerifyCase, topk: int) -> Embedding:
+    """Ranks follow rows, so breadth-first rows give ascending indices, as a sorted selection does."""
+    import numpy as np
+
+    def first_slot(levels: Ints, spare: Ints) -> Ints:
+        start = address_hash(case.seed, _FIRST_SLOT)
+        request, depth = levels.astype(np.uint64)
+        drawn = hash_words(hash_words(start, request), depth)
+        return (drawn % (spare + 1).astype(np.uint64)).astype(np.int64)
+
+    return embed(case.nodes, topk, case.nodes.row, first_slot)
+
+
+def _parent_list(
+    case: VerifyCase, embedding: Embedding, topk: int, steps: int, device: str
+) -> Tensor:
+    """(B, topk*(steps-1) + 1), or (B, 0) where all trees have depth 1."""
+    import numpy as np
+    import torch
+
+    requests = len(case.requests)
     if steps == 1:
-        return torch.empty(len(embeddings), 0, dtype=torch.int64)
-    cells = torch.arange(topk * (steps - 1) + 1)
-    requests = torch.arange(len(embeddings))[:, None]
-    free = hash_tensor(case.seed, _FREE_CELLS, requests, cells)
+        return torch.empty(requests, 0, dtype=torch.int64, device=device)
+    cells = torch.arange(topk * (steps - 1) + 1, device=device)
+    request = torch.arange(requests, device=device)[:, None]
+    free = hash_tensor(case.seed, _FREE_CELLS, request, cells)
     parent_list = free % (pool_size(topk, steps) + 1) - 1
-    reached = [
-        (b, cell, parent)
-        for b, embedding in enumerate(embeddings)
-        for cell, parent in embedding.parent_list.items()
-    ]
-    row, cell, parent = torch.tensor(reached, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    reached = np.flatnonzero(embedding.cell >= 0)
+    parts = case.nodes.request, embedding.cell, embedding.index
+    held = np.stack([part[reached] for part in parts])
+    row, cell, parent = sent(held, device)
     parent_list[row, cell] = parent
     return parent_list
 

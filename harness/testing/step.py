@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 
 from treeproof.contract.capabilities import Capabilities, Numerics
@@ -253,8 +252,7 @@ def _scene(
     )
     ledger = SlotLedger.of(case)
     if slots is not None:
-        named = tuple(np.array(own, dtype=np.int64) for own in slots)
-        ledger = SlotLedger(case, named, tuple(range(len(requests))))
+        ledger = SlotLedger.named(case, slots)
     return Scene(case, ledger, torch.device("cpu"))
 
 

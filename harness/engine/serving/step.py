@@ -94,15 +94,11 @@ def verify_step(
     layout = _layout(case)
     step = changed(case, requests=tuple(requests), layout=layout, seed=seed, script=())
     page, offsets = layout.page_size, np.arange(layout.page_size)
-    slots = []
-    for request, own, row in zip(requests, pages, table_rows, strict=True):
-        columns = (np.array(own)[:, None] * page + offsets).ravel()
-        gone = sum(number < 0 for number in own) * page
-        columns[:gone] = -1
-        slots.append(columns[: request.prefix_len + request.num_nodes])
-        memory.table[row, : len(columns)] = columns
-        memory.table[row, :gone] = layout.page_table_pad
-    ledger = SlotLedger(step, tuple(slots), tuple(table_rows), memory.table.copy())
+    held = tuple(np.array(own, dtype=np.int64) for own in pages)
+    for own, row in zip(held, table_rows, strict=True):
+        columns = (own[:, None] * page + offsets).ravel()
+        memory.table[row, : len(columns)] = np.where(columns < 0, layout.page_table_pad, columns)
+    ledger = SlotLedger(step, held, page, tuple(table_rows), table=memory.table.copy())
     scene = Scene(step, ledger, memory.k.device)
     made = candidates(step, ledger, device)
     made = replace(made, mask_buffer=memory.mask_buffer(made.mask_buffer))
