@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from treeproof.contract.failure import Failure
@@ -20,28 +21,48 @@ _MOST = 8
 
 def judge_batch(scene: Scene, given: Candidates, built: Mapping[str, Any]) -> list[Failure]:
     """`built` are the fields of a build. One that is right is no evidence: it was handed in."""
+    requests = scene.case.requests
     wanted = {
-        "seq_lens": [request.prefix_len for request in scene.case.requests],
+        "seq_lens": [request.prefix_len for request in requests],
         "qo_indptr": list(scene.case.qo_indptr),
         "topk": given.topk,
         "spec_steps": given.spec_steps,
         "shape": given.shape,
         "kv": given.kv,
     }
+    lists = [name for name in ("seq_lens", "qo_indptr") if name in built]
+    answers = {name: scene.answers.ask(built[name]) for name in lists}
+    slots = None
+    if "req_to_token" in built or "request_slots" in built:
+        table, rows = (
+            built.get(name, getattr(given, name)) for name in ("req_to_token", "request_slots")
+        )
+        slots = table, rows, scene.answers.ask(_wrong_slots(scene, table, rows))
     failures = []
     for name, true in wanted.items():
         if name in built:
+            if name in answers and answers[name].numbers == true:
+                continue
             found = built[name].tolist() if isinstance(built[name], Tensor) else built[name]
             if found != true:
                 message = f"build returned {name} {found}, expected {true} as in the candidates"
                 failures.append(contract_failure("wrong-batch", "build", message))
-    if "req_to_token" in built or "request_slots" in built:
-        failures += _judge_slots(
-            scene,
-            built.get("req_to_token", given.req_to_token).cpu().numpy(),
-            built.get("request_slots", given.request_slots).tolist(),
-        )
+    if slots is not None and slots[2]:
+        failures += _judge_slots(scene, slots[0].cpu().numpy(), slots[1].tolist())
     return failures
+
+
+def _wrong_slots(scene: Scene, table: Tensor, table_rows: Tensor) -> Tensor:
+    """() bool on the device: whether `_judge_slots` finds anything, or has to look."""
+    every, requests = scene.columns, len(scene.case.requests)
+    unusual = table.dim() != 2 or table_rows.shape != (requests,)
+    if unusual or not len(table) or table.shape[1] < max(scene.ledger.lengths):
+        return torch.ones((), dtype=torch.bool)
+    table, row = table.to(scene.device), table_rows.to(scene.device).long()
+    there = (row >= 0) & (row < len(table))
+    found = table[row.clamp(0, len(table) - 1)[every.request], every.column]
+    wrong = (found != every.slot) | ~there[every.request]
+    return (wrong & (every.slot >= 0)).any()
 
 
 def _judge_slots(scene: Scene, table: npt.NDArray[Any], table_rows: Any) -> list[Failure]:

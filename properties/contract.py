@@ -19,6 +19,7 @@ from treeproof.contract.inputs import (
     Selected,
     VerifyInput,
 )
+from treeproof.properties.answers import Answers
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure
 
@@ -66,7 +67,7 @@ def valid_attended(result: Any, scene: Scene) -> Attended:
                 f"attend returned {type(result).__name__}, expected Attended or a tensor",
             )
         )
-    shape, rows = scene.case.shape, len(scene.rows)
+    shape, rows = scene.case.shape, scene.num_rows
     require_tensor(
         attended.out, "out", "attend", (rows, shape.num_q_heads, shape.v_head_dim), (scene.dtype,)
     )
@@ -97,23 +98,47 @@ def _valid_declared(declared: Any) -> dict[str, Tensor]:
 
 def not_finite(out: Tensor, scene: Scene) -> Tensor:
     """(real rows,) bool: an output (T, ...) of the row is no number. Padding is free."""
-    return ~torch.isfinite(out[scene.real_index]).flatten(1).all(1)
+    return no_numbers(largest(out), scene)
+
+
+def largest(out: Tensor) -> Tensor:
+    """(T,): largest size of an output (T, ...) of each row; NaN where one is."""
+    size: Tensor = torch.linalg.vector_norm(out.flatten(1), torch.inf, dim=1)
+    return size
+
+
+def no_numbers(sizes: Tensor, scene: Scene) -> Tensor:
+    """`not_finite` from the `largest` (T,) of some outputs."""
+    bad = ~(sizes < torch.inf)
+    return bad if len(scene.real) == scene.num_rows else bad[scene.real_index]
 
 
 def require_finite(bad: Tensor, scene: Scene, probe: str) -> None:
     """Every output of a real row is a number (padding is free): `bad` (real rows,) says which is not."""
-    if not bool(bad.any()):
-        return
-    at = scene.real[int(bad.nonzero()[0, 0])]
-    b, row = scene.rows[at]
-    raise Violation(
-        contract_failure(
-            "not-finite",
-            "attend",
-            f"out is not finite on request {b}, row {row} ({probe} data): unwritten output, "
-            "or NaN read from memory that no row owns",
+    Finite(bad, scene, probe).require()
+
+
+class Finite:
+    """`require_finite` in two steps, of which the second may come later."""
+
+    def __init__(self, bad: Tensor, scene: Scene, probe: str) -> None:
+        self._bad, self._scene, self._probe = bad, scene, probe
+        self._any = scene.answers.ask(bad.any())
+
+    def require(self) -> None:
+        """Raises Violation where an output was no number."""
+        if not self._any:
+            return
+        at = self._scene.real[int(self._bad.nonzero()[0, 0])]
+        b, row = self._scene.rows[at]
+        raise Violation(
+            contract_failure(
+                "not-finite",
+                "attend",
+                f"out is not finite on request {b}, row {row} ({self._probe} data): unwritten "
+                "output, or NaN read from memory that no row owns",
+            )
         )
-    )
 
 
 def valid_merged(result: Any, part: Tensor, dtypes: Iterable[str]) -> tuple[Tensor, Tensor]:
@@ -217,7 +242,7 @@ def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
                 "unknown-field", "build", f"build returned unknown fields {', '.join(unknown)}"
             )
         )
-    rows = len(scene.rows)
+    rows = scene.num_rows
     requests = len(scene.case.requests)
     longest = max(r.num_rows for r in scene.case.requests)
     for name, value in produced.items():
@@ -253,12 +278,44 @@ def _holds_floats(table: Tensor) -> bool:
 
 def mutated(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
     """Names of inputs whose bits changed. A device is asked once for all of them."""
-    pairs = [(name, tensor, after[name]) for name, tensor in before.items()]
-    changed = [_changed(was, now) for _, was, now in pairs]
-    flags = (
-        torch.stack([flag.to(changed[0].device) for flag in changed]).tolist() if changed else []
-    )
-    return [name for (name, _, _), flag in zip(pairs, flags, strict=True) if flag]
+    now = {name: after[name] for name in before}
+    return Changed(Snapshot(before), Snapshot(now), Answers()).names()
+
+
+class Snapshot:
+    """Tensors as they are now, bit by bit and in one piece."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.kinds = {name: (t.shape, t.dtype, t.device) for name, t in tensors.items()}
+        octets = [_octets(t) for t in tensors.values()]
+        self._sizes = [len(t) for t in octets]
+        self.bits = (
+            torch.cat([t.to(octets[0].device) for t in octets]) if octets else torch.empty(0)
+        )
+
+    def parts(self) -> dict[str, Tensor]:
+        return dict(zip(self.kinds, self.bits.split(self._sizes), strict=True))  # type: ignore[no-untyped-call]
+
+
+class Changed:
+    """Which tensors have other bits `now` than they had; the device is asked later."""
+
+    def __init__(self, was: Snapshot, now: Snapshot, answers: Answers) -> None:
+        self._was, self._now = was, now
+        same_kinds = was.kinds == now.kinds
+        self._any = answers.ask((was.bits != now.bits).any()) if same_kinds else None
+
+    def names(self) -> list[str]:
+        """Of tensors whose shape, dtype, device or any bit changed."""
+        if self._any is not None and not self._any:
+            return []
+        was, now = self._was.parts(), self._now.parts()
+        kinds = self._now.kinds
+        return [
+            name
+            for name, kind in self._was.kinds.items()
+            if kind != kinds[name] or not torch.equal(was[name], now[name])
+        ]
 
 
 def same_rows(a: Tensor, b: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def _has_lists(scene: Scene, tables: Mapping[str, Any]) -> bool:
 
     Where every request has one row the heights are equal; beside a mask the lists are the requests'.
     """
-    rows = len(scene.rows)
+    rows = scene.num_rows
     if rows == len(scene.case.requests) and "custom_mask" in tables:
         return False
     if "kv_indices" in tables and "kv_indptr" in tables:
@@ -92,7 +92,7 @@ def _mask(scene: Scene, tables: Mapping[str, Any], mode: MaskMode) -> Declaratio
 
 def _lists(scene: Scene, tables: Mapping[str, Any]) -> Declaration:
     case, page = scene.case, scene.case.layout.page_size
-    total = len(scene.rows)
+    total = scene.num_rows
     lists: list[Slots]
     if "kv_indices" in tables and tables["kv_indptr"].shape[0] == total + 1:
         start = tables["kv_start"].tolist() if "kv_start" in tables else None

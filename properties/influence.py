@@ -35,7 +35,7 @@ def valid_logits(logits: object, scene: Scene, vocab: int | None) -> Tensor:
         what = str(logits.dtype) if isinstance(logits, Tensor) else type(logits).__name__
         message = f"forward returned {what}, expected a tensor of floats"
         raise Violation(contract_failure("wrong-type", "forward", message))
-    rows = len(scene.rows)
+    rows = scene.num_rows
     if logits.dim() != 2 or len(logits) != rows or vocab not in (None, logits.shape[1]):
         expected = f"({rows}, {vocab or 'vocabulary'})"
         message = f"logits have shape {tuple(logits.shape)}, expected {expected}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from treeproof.contract.failure import Evidence, Failure
@@ -94,37 +95,53 @@ def recover_slots(out_cache_loc: Sequence[int], slots: Sequence[Sequence[int]]) 
 
 
 def judge_writes(scene: Scene, done: Launched) -> list[Failure]:
-    """Measured: after the launch every row's slot holds its K and V, and nothing else moved."""
-    own = scene.tree_slots
-    real = scene.real_index
-    right = same_rows(done.k_cache[own], done.k_stored[real])
-    right &= same_rows(done.v_cache[own], done.v_stored[real])
-    changed = ~(same_rows(done.k_cache, done.k_before) & same_rows(done.v_cache, done.v_before))
-    changed[own] = False
-    if scene.case.layout.pad_slot >= 0:
-        changed[scene.case.layout.pad_slot] = False
-    failures = judge_strayed(done.strayed, "attend")
-    if not bool((~right).any() | changed.any()):
+    """`Written` at once."""
+    return Written(scene, done).judge()
+
+
+class Written:
+    """Measured: after the launch every row's slot holds its K and V, and nothing else moved.
+
+    The device is asked once where everything is right, and may be asked later.
+    """
+
+    def __init__(self, scene: Scene, done: Launched) -> None:
+        self._scene, self._done, own, real = scene, done, scene.tree_slots, scene.real_index
+        stored = done.k_stored, done.v_stored
+        if scene.num_rows > len(scene.real):
+            stored = stored[0][real], stored[1][real]
+        right = same_rows(done.k_cache[own], stored[0]) & same_rows(done.v_cache[own], stored[1])
+        changed = ~(same_rows(done.k_cache, done.k_before) & same_rows(done.v_cache, done.v_before))
+        changed.index_fill_(0, own, False)
+        if scene.case.layout.pad_slot >= 0:
+            changed[scene.case.layout.pad_slot].fill_(False)
+        self._right, self._changed = right, changed
+        self._wrong = scene.answers.ask(torch.stack([~right.all(), changed.any()]))
+
+    def judge(self) -> list[Failure]:
+        scene = self._scene
+        failures = judge_strayed(self._done.strayed, "attend")
+        if not self._wrong:
+            return failures
+        for i in (~self._right).nonzero().flatten().tolist()[:12]:
+            b, row = scene.rows[scene.real[i]]
+            slot = int(scene.tree_slots[i])
+            failures.append(
+                _failure(
+                    "not-written", "measured", "attend",
+                    f"slot {slot} does not hold K and V of {row_name(scene.case.requests[b], row)} "
+                    "after the launch",
+                    request=b, row=row,
+                )
+            )  # fmt: skip
+        for slot in self._changed.nonzero().flatten().tolist()[:12]:
+            failures.append(
+                _failure(
+                    "written-elsewhere", "measured", "attend",
+                    f"slot {slot}{_holder(scene, slot)} was written; no verify row lives there",
+                )
+            )  # fmt: skip
         return failures
-    for i in (~right).nonzero().flatten().tolist()[:12]:
-        b, row = scene.rows[scene.real[i]]
-        slot = int(own[i])
-        failures.append(
-            _failure(
-                "not-written", "measured", "attend",
-                f"slot {slot} does not hold K and V of {row_name(scene.case.requests[b], row)} "
-                "after the launch",
-                request=b, row=row,
-            )
-        )  # fmt: skip
-    for slot in changed.nonzero().flatten().tolist()[:12]:
-        failures.append(
-            _failure(
-                "written-elsewhere", "measured", "attend",
-                f"slot {slot}{_holder(scene, slot)} was written; no verify row lives there",
-            )
-        )  # fmt: skip
-    return failures
 
 
 def judge_strayed(slots: Sequence[int], stage: str) -> list[Failure]:

@@ -89,6 +89,6 @@ def judge(
 
 def _by_row(scene: Scene, limit: Tensor) -> Tensor:
     """(T, ...) float64: a limit by row of the launch; 0 on padding."""
-    laid = limit.new_zeros(len(scene.rows), *limit.shape[1:])
+    laid = limit.new_zeros(scene.num_rows, *limit.shape[1:])
     laid[scene.node_rows] = limit
     return laid

@@ -40,39 +40,63 @@ def judge(
     lse: Tensor | None,
     capabilities: Capabilities,
 ) -> tuple[list[Failure], Margin]:
-    """Compare `out` (T, Hq, Dv) and `lse` (T, Hq) with the oracle's results.
+    """`Compared` at once."""
+    return Compared(scene, truth, limit, out, lse, capabilities).judge()
 
-    `lse` is in the base, and with or without the sink, as `capabilities` say. All on one device,
-    which is asked once where everything is right.
+
+class Compared:
+    """`out` (T, Hq, Dv) and `lse` (T, Hq) against the oracle's results, all on one device.
+
+    `lse` is in the base, and with or without the sink, as `capabilities` say. The device is asked once
+    where everything is right, and may be asked later.
     """
-    got = out[scene.node_rows].double()
-    error = (got - truth.out).abs()
-    ratio = error / limit.total
-    rest = (error - limit.output_rounding).clamp(min=0) / limit.rest
-    of_node = ratio.flatten(1).amax(1)
-    off = torch.zeros_like(of_node)
-    got_lse = None if lse is None else natural(lse[scene.node_rows], capabilities)
-    true_lse = truth.lse_sink if capabilities.lse_includes_sink else truth.lse
-    if got_lse is not None:
-        off_by_head = (got_lse - true_lse).abs() / limit.lse
-        off = off_by_head.amax(1).nan_to_num(torch.inf, torch.inf)
-        off = torch.where(torch.isfinite(got_lse).all(1), off, torch.inf)
-    worst, worst_rest, worst_lse = torch.stack([of_node.max(), rest.max(), off.max()]).tolist()
-    margin = Margin(worst, worst_rest)
-    if worst <= 1 and worst_lse <= 1:
-        return [], margin
-    failures = [
-        _outside(scene, node, got[node].cpu(), truth.out[node].cpu(), ratio[node].cpu())
-        for node in (of_node > 1).nonzero().flatten().tolist()
-    ]
-    if got_lse is not None:
-        failures += [
-            _wrong_lse(
-                scene, node, got_lse[node].cpu(), true_lse[node].cpu(), off_by_head[node].cpu()
-            )
-            for node in (off > 1).nonzero().flatten().tolist()
+
+    def __init__(
+        self,
+        scene: Scene,
+        truth: PathResult,
+        limit: Bound,
+        out: Tensor,
+        lse: Tensor | None,
+        capabilities: Capabilities,
+    ) -> None:
+        self._scene, self._truth = scene, truth
+        self._got = out[scene.node_rows].double()
+        error = (self._got - truth.out).abs()
+        self._ratio = error / limit.total
+        rest = (error - limit.output_rounding).clamp(min=0) / limit.rest
+        self._of_node = self._ratio.flatten(1).amax(1)
+        self._off = torch.zeros_like(self._of_node)
+        self._got_lse = None if lse is None else natural(lse[scene.node_rows], capabilities)
+        self._true_lse = truth.lse_sink if capabilities.lse_includes_sink else truth.lse
+        if self._got_lse is not None:
+            self._off_by_head = (self._got_lse - self._true_lse).abs() / limit.lse
+            off = self._off_by_head.amax(1).nan_to_num(torch.inf, torch.inf)
+            self._off = torch.where(torch.isfinite(self._got_lse).all(1), off, torch.inf)
+        worst = torch.stack([self._of_node.max(), rest.max(), self._off.max()])
+        self._worst = scene.answers.ask(worst)
+
+    def judge(self) -> tuple[list[Failure], Margin]:
+        worst, worst_rest, worst_lse = self._worst.numbers
+        margin = Margin(worst, worst_rest)
+        if worst <= 1 and worst_lse <= 1:
+            return [], margin
+        failures = [
+            self._outside(node) for node in (self._of_node > 1).nonzero().flatten().tolist()
         ]
-    return sorted(failures, key=lambda failure: failure.request or 0), margin
+        if self._got_lse is not None:
+            failures += [
+                _wrong_lse(
+                    self._scene, node, self._got_lse[node].cpu(), self._true_lse[node].cpu(),
+                    self._off_by_head[node].cpu(),
+                )
+                for node in (self._off > 1).nonzero().flatten().tolist()
+            ]  # fmt: skip
+        return sorted(failures, key=lambda failure: failure.request or 0), margin
+
+    def _outside(self, node: int) -> Failure:
+        each = (self._got, self._truth.out, self._ratio)
+        return _outside(self._scene, node, *(of_nodes[node].cpu() for of_nodes in each))
 
 
 def _place(scene: Scene, node: int) -> tuple[int, int]:

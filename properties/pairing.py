@@ -24,10 +24,27 @@ from treeproof.properties.probes.spike import Aim, can_aim, hits
 from treeproof.properties.reading import Measured, prefix_edges, singled_out
 from treeproof.properties.scene import Scene
 from treeproof.properties.visibility import wrong_places
-from treeproof.properties.wanted import wanted, wanted_reads
+from treeproof.properties.wanted import OwnReads, own_reads
 
 _ROWS_NAMED = 8
 """Rows whose keys are asked for one by one; a kernel that is wrong everywhere says no more."""
+
+
+class Heard:
+    """What the chorus said of every row, once its launches are made; the device is asked later."""
+
+    def __init__(
+        self, attend: AttendCall, scene: Scene, x: VerifyInput, numerics: Numerics
+    ) -> None:
+        tagged, own = _expected(scene)
+        right, self._finite = listen(attend, scene, x, tagged, own, numerics)
+        self._wrong = ~right & ~scene.padding
+        self._any = scene.answers.ask(self._wrong.any())
+
+    def unheard(self) -> list[int]:
+        """Flat rows with a wrong answer. Raises Violation where an output was no number."""
+        self._finite.require()
+        return self._wrong.nonzero().flatten().tolist() if self._any else []
 
 
 def judge_pairing(
@@ -35,27 +52,29 @@ def judge_pairing(
     scene: Scene,
     x: VerifyInput,
     measured: Measured | None,
-    numerics: Numerics,
+    heard: Heard | None,
     *,
     probes: Set[str],
     complete: bool,
 ) -> list[Failure]:
     """Failures where tomography (`measured`, None: off) saw nothing wrong. `complete` asks for every key.
 
-    `probes`: which of chorus and spike are switched on; a spike alone asks in a complete check only.
+    `heard`: None where the chorus is switched off; a spike alone asks in a complete check only.
     """
     known: set[tuple[int, int, int]] = set()
     if measured is not None and not measured.right:
         known = known.union(*(wrong_places(scene.case, r) for r in measured.readings))
-    suspects = _unheard(attend, scene, x, known, numerics) if "chorus" in probes else []
+    blamed = {(b, row) for b, row, _ in known}
+    unheard = heard.unheard() if heard is not None else []
+    suspects = [flat for flat in unheard if scene.rows[flat] not in blamed]
     failures: list[Failure] = []
     if "spike" in probes:
         asked = scene.real if complete else tuple(suspects[:_ROWS_NAMED])
         failures = _name(attend, scene, x, asked, known)
-    heard = {scene.rows[flat] for flat in suspects}
+    heard_first = {scene.rows[flat] for flat in suspects}
     # The chorus saw these rows first; what the spike adds is the key.
     failures = [
-        msgspec.structs.replace(f, probe="chorus") if (f.request, f.row) in heard else f
+        msgspec.structs.replace(f, probe="chorus") if (f.request, f.row) in heard_first else f
         for f in failures
     ]
     named = {(f.request, f.row) for f in failures}
@@ -70,26 +89,11 @@ def judge_pairing(
     return failures[:24]
 
 
-def _unheard(
-    attend: AttendCall,
-    scene: Scene,
-    x: VerifyInput,
-    known: Set[tuple[int, int, int]],
-    numerics: Numerics,
-) -> list[int]:
-    """Flat rows that the chorus finds wrong where nothing is known to be."""
-    right = listen(attend, scene, x, *_expected(scene), numerics)
-    unheard = (~right & ~scene.padding).nonzero().flatten().tolist()
-    blamed = {(b, row) for b, row, _ in known}
-    return [flat for flat in unheard if scene.rows[flat] not in blamed]
-
-
 @lru_cache(maxsize=4)
-def _expected(scene: Scene) -> tuple[Tensor, Tensor, Tensor]:
-    """(n,) tagged slots: the tree's and prefix edges; (T, n) reads of them; (T,) number of reads."""
+def _expected(scene: Scene) -> tuple[Tensor, OwnReads]:
+    """(n,) tagged slots: the tree's and prefix edges; and what rows must read of them."""
     tagged = singled_out(scene, complete=False)
-    slots = scene.on_device(np.array(tagged))
-    return slots, wanted_reads(scene, tagged), wanted(scene).count
+    return scene.on_device(np.array(tagged)), own_reads(scene, tagged)
 
 
 def _name(

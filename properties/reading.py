@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import chain
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +20,7 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.properties.expected import expected_reads
 from treeproof.properties.naming import row_name
-from treeproof.properties.probes.checksum import sum_up
+from treeproof.properties.probes.checksum import Sums, sum_up
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.probes.tomography import Weights, channels, weigh
 from treeproof.properties.scene import Scene
@@ -72,17 +75,36 @@ class Measured:
 
 def prefix_edges(case: VerifyCase, b: int) -> list[int]:
     """Prefix columns where tables go wrong: ends, page boundaries, window cuts, and the middle."""
-    request, page = case.requests[b], case.layout.page_size
-    p = request.prefix_len
-    wanted = {0, 1, p // 2, p - 2, p - 1}
-    last_page = (p - 1) // page * page
-    wanted |= {last_page - 1, last_page, page - 1, page}
+    request = case.requests[b]
+    wanted = set(_edges_of(request.prefix_len, case.layout.page_size))
     if case.shape.window is not None:
         cuts = sorted({read.first for read in expected_reads(request, case.shape.window)})
         for cut in cuts[:12] + cuts[-4:]:
             wanted |= {cut - 1, cut}
     first = case.evicted_columns(b)
-    return sorted(c for c in wanted if first <= c < p)
+    return sorted(c for c in wanted if first <= c < request.prefix_len)
+
+
+def _edges_of(prefix: Any, page: int) -> tuple[Any, ...]:
+    """Ends, page boundaries and the middle of a prefix, or of many; some may lie outside it."""
+    last_page = (prefix - 1) // page * page
+    start = prefix * 0
+    ends = (start, start + 1, prefix // 2, prefix - 2, prefix - 1)
+    return *ends, last_page - 1, last_page, start + page - 1, start + page
+
+
+def _every_edge(scene: Scene) -> npt.NDArray[np.int64]:
+    """(2, n): request and column of the `prefix_edges` of all requests."""
+    case = scene.case
+    if case.shape.window is not None:
+        edges = [prefix_edges(case, b) for b in range(len(case.requests))]
+        request = np.repeat(np.arange(len(edges)), [len(own) for own in edges])
+        return np.stack((request, np.fromiter(chain.from_iterable(edges), np.int64)))
+    prefix = np.array([request.prefix_len for request in case.requests])
+    columns = np.sort(np.stack(_edges_of(prefix, case.layout.page_size), axis=1), axis=1)
+    fresh = np.diff(columns, axis=1, prepend=-1) > 0
+    request, place = np.nonzero(fresh & (columns >= 0) & (columns < prefix[:, None]))
+    return np.stack((request, columns[request, place]))
 
 
 def measure(attend: AttendCall, scene: Scene, x: VerifyInput, *, complete: bool) -> Measured:
@@ -97,12 +119,11 @@ def measure(attend: AttendCall, scene: Scene, x: VerifyInput, *, complete: bool)
 @lru_cache(maxsize=8)
 def singled_out(scene: Scene, *, complete: bool) -> tuple[int, ...]:
     """Slots that are read one by one in every case: the tree's, and the prefix's or its edges'."""
-    requests, ledger = scene.case.requests, scene.ledger
-    slots = [own[r.prefix_len :] for own, r in zip(ledger.slots, requests, strict=True)]
+    slots = [scene.ledger.at(*scene.tree_columns)]
     if complete:
         slots.append(scene.prefix.slot.cpu().numpy())
     else:
-        slots += [own[prefix_edges(scene.case, b)] for b, own in enumerate(ledger.slots)]
+        slots.append(scene.ledger.at(*_every_edge(scene)))
     return tuple(dict.fromkeys(np.concatenate(slots).tolist()))
 
 
@@ -123,15 +144,36 @@ def screen(
     return replace(measured, off=off, far=readings)
 
 
-def everything_adds_up(
-    attend: AttendCall, scene: Scene, x: VerifyInput, numerics: Numerics
-) -> bool:
-    """Whether sums over the whole cache alone tell that every row reads what it must, each key once.
+class EverythingSummed:
+    """Sums over the whole cache, once their launches are made; the device is asked later."""
 
-    But for a key of next to no weight, which moves no sum. False where some sum is off, and where sums
-    are too large to tell: tomography says more.
-    """
-    return bool(sum_up(attend, scene, x, numerics).settled)
+    def __init__(
+        self, attend: AttendCall, scene: Scene, x: VerifyInput, numerics: Numerics
+    ) -> None:
+        self._again = partial(sum_up, attend, scene, x, numerics)
+        self._answers = scene.answers
+        self._ask(self._again())
+
+    def _ask(self, sums: Sums) -> None:
+        self._finite = sums.finite
+        self._told = self._answers.ask(torch.stack((sums.settled, sums.wrong.any())))
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the sums alone tell that every row reads what it must, each key once.
+
+        But for a key of next to no weight, which moves no sum. False where some sum is off, and where
+        those of two drawings are too large to tell: tomography says more. Raises Violation where an
+        output was no number.
+        """
+        self._finite.require()
+        settled, wrong = self._told.numbers
+        if not settled and not wrong:
+            # Codes of a deep path may add up to much: others, in all likelihood, do not.
+            self._ask(self._again(turn=1))
+            self._finite.require()
+            settled, _ = self._told.numbers
+        return bool(settled)
 
 
 def _lit(scene: Scene, slots: Tensor) -> Tensor:
@@ -147,8 +189,9 @@ def _off(
     """Flat rows whose sums over the `lit` (num_slots,) prefix slots are off."""
     if not bool(lit.any()):
         return ()
-    wrong = sum_up(attend, scene, x, numerics, lit).wrong
-    return tuple(wrong.nonzero().flatten().tolist())
+    sums = sum_up(attend, scene, x, numerics, lit)
+    sums.finite.require()
+    return tuple(sums.wrong.nonzero().flatten().tolist())
 
 
 def _halved(

@@ -15,7 +15,10 @@ from torch import Tensor
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import LayerParameters
 from treeproof.contract.ledger import SlotLedger
+from treeproof.generate.columns import Columns, columns
 from treeproof.generate.layer import layer_parameters
+from treeproof.generate.sending import sent
+from treeproof.properties.answers import Answers
 
 TORCH_DTYPE = {
     "float32": torch.float32,
@@ -39,8 +42,13 @@ class Scene:
         return cls(case, SlotLedger.of(case), torch.device(device))
 
     def on_device(self, values: npt.NDArray[Any]) -> Tensor:
-        """A tensor of its own on the device of the scene."""
-        return torch.tensor(values, device=self.device)
+        """A tensor of its own on the device of the scene, which nobody waits for."""
+        return sent(values, self.device)
+
+    @cached_property
+    def answers(self) -> Answers:
+        """What was asked of the device and has not been looked at."""
+        return Answers()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,6 +70,11 @@ class Scene:
         return tuple(
             (b, r) for b, req in enumerate(self.case.requests) for r in range(req.num_rows)
         )
+
+    @cached_property
+    def num_rows(self) -> int:
+        """T, rows of the launch, padded ones included."""
+        return self.case.num_rows
 
     @cached_property
     def real(self) -> tuple[int, ...]:
@@ -86,24 +99,34 @@ class Scene:
         return self.on_device(np.flatnonzero(self._held_rows))
 
     @cached_property
+    def padded_index(self) -> Tensor:
+        """(padded rows,) int64."""
+        return self.on_device(np.flatnonzero(~self._held_rows))
+
+    @cached_property
     def node_rows(self) -> Tensor:
         """(real rows,) int64: row of the launch of each node, requests one after the other."""
-        rows = [
-            np.array(request.row_of_node) + first
-            for request, first in zip(self.case.requests, self.case.qo_indptr, strict=False)
-        ]
-        return self.on_device(np.concatenate(rows))
+        nodes = self.case.nodes
+        return self.on_device(nodes.row + np.array(self.case.qo_indptr)[nodes.request])
 
     @cached_property
     def row_slot(self) -> Tensor:
         """(T,) ledger slot of each row; -1 on padding."""
-        return self._by_row(
-            [
-                slots[request.prefix_len :]
-                for slots, request in zip(self.ledger.slots, self.case.requests, strict=True)
-            ],
-            padding=-1,
-        )
+        request, column = self.tree_columns
+        return self._by_row([self.ledger.at(request, column)], padding=-1)
+
+    @cached_property
+    def tree_columns(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(real rows,) each: the request and the column of every real row, on the host."""
+        requests, number = self.case.requests, self.case.nodes.request
+        nodes = np.array([request.num_nodes for request in requests])
+        shift = np.array([r.prefix_len for r in requests]) - (nodes.cumsum() - nodes)
+        return number, np.arange(len(number)) + shift[number]
+
+    @cached_property
+    def home(self) -> Tensor:
+        """(T,) `row_slot`, 0 on padding."""
+        return self.row_slot.clamp(min=0)
 
     @cached_property
     def padding(self) -> Tensor:
@@ -129,13 +152,7 @@ class Scene:
     @cached_property
     def columns(self) -> Columns:
         """All columns of all requests, one after the other."""
-        lengths = [len(own) for own in self.ledger.slots]
-        counts, total = self.on_device(np.array(lengths)), sum(lengths)
-        request = torch.arange(len(lengths), device=self.device)
-        request = request.repeat_interleave(counts, output_size=total)
-        column = torch.arange(total, device=self.device) - (counts.cumsum(0) - counts)[request]
-        slot = self.on_device(np.concatenate(self.ledger.slots))
-        return Columns(slot, request, column, column < self.prefix_lens[request])
+        return columns(self.ledger, str(self.device))
 
     @cached_property
     def prefix_lens(self) -> Tensor:
@@ -145,12 +162,18 @@ class Scene:
     @cached_property
     def prefix_columns(self) -> Columns:
         """The P prefix columns of each request, one after the other; evicted ones have slot -1."""
-        return self.columns.of(self.columns.in_prefix.nonzero()[:, 0])
+        total = sum(request.prefix_len for request in self.case.requests)
+        trees = [request.num_nodes for request in self.case.requests]
+        before = np.cumsum(trees) - trees  # columns of trees
+        shift = self.on_device(before).repeat_interleave(self.prefix_lens, output_size=total)
+        return self.columns.of(torch.arange(total, device=self.device) + shift)
 
     @cached_property
     def held(self) -> Columns:
         """The columns that are held, a slot once: an aliased one as the first request has it."""
         every = self.columns
+        if self.ledger.apart:
+            return every
         place = torch.arange(len(every.slot), device=self.device)
         first = torch.full((self._slots,), len(place), device=self.device)
         # Evicted columns are sent to where nobody asks.
@@ -167,14 +190,20 @@ class Scene:
     @cached_property
     def prefix(self) -> Columns:
         """The prefix columns that are held, a slot once."""
+        if self.ledger.apart:
+            return self.prefix_columns
         return self.held.of(self.held.in_prefix.nonzero()[:, 0])
 
     @cached_property
     def owned(self) -> Tensor:
         """(num_slots,) bool: the slot holds a logical token."""
         owned = torch.zeros(self.case.layout.num_slots, dtype=torch.bool, device=self.device)
-        owned[self.held.slot] = True
-        return owned
+        return owned.index_fill_(0, self.held.slot, True)
+
+    @cached_property
+    def free(self) -> Tensor:
+        """Slots that hold no logical token."""
+        return self.on_device(self.ledger.free)
 
     @cached_property
     def unnamed(self) -> Tensor:
@@ -183,19 +212,6 @@ class Scene:
         named = self.owned.clone()
         for padding in (layout.page_table_pad, layout.pad_slot):
             if padding >= 0:
-                named[padding] = True
+                named[padding].fill_(True)
         pages = named.view(-1, layout.page_size).any(1)
         return ~pages.repeat_interleave(layout.page_size) & ~self.owned
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Logical columns, (n,) each: slot, request, column, and whether it belongs to the prefix."""
-
-    slot: Tensor
-    request: Tensor
-    column: Tensor
-    in_prefix: Tensor
-
-    def of(self, index: Tensor) -> Columns:
-        return Columns(*(part[index] for part in vars(self).values()))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from treeproof.contract.failure import Failure
 from treeproof.properties.exception_text import in_one_line, where
+
+T = TypeVar("T")
 
 
 class Violation(Exception):
@@ -12,6 +17,20 @@ class Violation(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+def held(run: Callable[[], T]) -> Callable[[], T]:
+    """Run it now; what it gives, or the violation that it raises, comes when the result is called."""
+    try:
+        result = run()
+    except Violation as violation:
+        broken = violation
+
+        def again() -> T:
+            raise broken
+
+        return again
+    return lambda: result
 
 
 def contract_failure(

@@ -66,7 +66,7 @@ def mended(
 def _lists(scene: Scene, produced: Mapping[str, Any]) -> dict[str, Any]:
     """Right lists in the form that was built: one a row of slots, a page table with a line a row, or
     pages of each request that its rows share, and a list a row of what is left."""
-    total = len(scene.rows)
+    total = scene.num_rows
     by_pages = "page_table" in produced and "cache_seqlens" in produced
     by_lists = "kv_indices" in produced and "kv_indptr" in produced
     if by_lists and not by_pages and produced["kv_indptr"].shape[0] == total + 1:

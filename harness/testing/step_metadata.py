@@ -208,7 +208,7 @@ def _one_a_row(scene: Scene, form: str, own: Mapping[str, Tensor]) -> bool:
 
     Where every request has one row both are the same, but for what a window cuts.
     """
-    rows, requests = len(scene.rows), len(scene.case.requests)
+    rows, requests = scene.num_rows, len(scene.case.requests)
     name, extra = ("kv_indptr", 1) if form == "kv_indices" else (form, 0)
     count = len(own[name]) - extra
     if count not in (rows, requests):

@@ -48,7 +48,7 @@ def read_clock(
         all_heads = _scores(attend, scene, positions, x, others, every)
         scores = [all_heads[:, where] for _, where in phases]
         if any(bool(((s - s[:, :1]).abs() > 0.5).any()) for s in scores):
-            return [None] * len(scene.rows)
+            return [None] * scene.num_rows
         scores = [s[:, 0] for s in scores]
     cosine, sine = scores
     turn = torch.atan2(sine, cosine) / (2 * math.pi) * PERIOD
@@ -75,7 +75,7 @@ def _scores(
     frequency[0] = 2 * math.pi / PERIOD
     half = shape.head_dim // 2
     q = torch.zeros(
-        len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=torch.float64, device=scene.device
+        scene.num_rows, shape.num_q_heads, shape.head_dim, dtype=torch.float64, device=scene.device
     )
     for head, phase in enumerate(phases):
         q[:, head, 0] = _GAIN / shape.score_scale * math.cos(phase)

@@ -17,8 +17,15 @@ def bits_needed(num_slots: int) -> int:
     return max(4, (num_slots - 1).bit_length())
 
 
-def sign_codes(num_slots: int, heads: int, width: int, salt: int, device: torch.device) -> Tensor:
-    """(num_slots, heads, width) of +-1 in float32; another head or salt gives another code.
+def sign_codes(
+    num_slots: int,
+    heads: int,
+    width: int,
+    salt: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """(num_slots, heads, width) of +-1 in `dtype`; another head or salt gives another code.
 
     Slots whose codes are close under one salt are strangers under another, so that an average over
     neighbours in K is no code in V.
@@ -32,7 +39,10 @@ def sign_codes(num_slots: int, heads: int, width: int, salt: int, device: torch.
         # Each step permutes the numbers below 2**bits; xor with the upper half breaks linearity.
         number = (number * _ODD[(turn + salt) % 3] + salt * 0x5851) % (1 << bits)
         number = number ^ (number >> (bits // 2))
-    lane = torch.arange(width, dtype=torch.int64, device=device)
-    bit = (number[..., None] >> (lane % bits)) & 1
+    bit = (number[..., None] >> torch.arange(bits, device=device)) & 1
+    turns = -(-width // bits)
+    lane = torch.arange(turns * bits, device=device)
     flip = (lane * 0x2545F491 + salt) >> 3 & 1
-    return (1 - 2 * (bit ^ flip)).float()
+    # Signs of a slot's bits, over and over, and of those of a lane.
+    own, lanes = ((1 - 2 * b).to(dtype) for b in (bit, flip))
+    return (own[..., None, :] * lanes.view(turns, bits)).flatten(2)[..., :width].contiguous()

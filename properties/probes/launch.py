@@ -11,7 +11,13 @@ from torch import Tensor
 
 from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.generate.layer import neutral
-from treeproof.properties.contract import not_finite, require_finite, valid_attended
+from treeproof.properties.contract import (
+    Finite,
+    largest,
+    no_numbers,
+    not_finite,
+    valid_attended,
+)
 from treeproof.properties.probes.quantised import codes, decoded
 from treeproof.properties.probes.storage import Caches
 from treeproof.properties.scene import Scene
@@ -68,37 +74,62 @@ def launch(
     attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents, probe: str
 ) -> Launched:
     """Fill fresh caches, call attend once, check shapes and that real rows are finite."""
+    done, finite = launched(attend, scene, x, contents, probe)
+    finite.require()
+    return done
+
+
+def launched(
+    attend: AttendCall, scene: Scene, x: VerifyInput, contents: Contents, probe: str
+) -> tuple[Launched, Finite]:
+    """`launch`, but that real rows are finite is still to be required."""
     x, k, v = _prepared(scene, x, contents)
     caches = _held(scene, k, v, k.before.clone(), v.before.clone())
     q, k_rows, v_rows = contents.q.clone(), k.given.clone(), v.given.clone()
     attended = valid_attended(attend(x, q, k_rows, v_rows, caches.k, caches.v), scene)
-    require_finite(not_finite(attended.out, scene), scene, probe)
+    finite = Finite(not_finite(attended.out, scene), scene, probe)
     # A kernel may write every launch into one buffer of its own (a captured graph does).
     lse = None if attended.lse is None else attended.lse.clone()
     attended = replace(attended, out=attended.out.clone(), lse=lse)
-    return Launched(
+    done = Launched(
         attended, q, k_rows, v_rows, k.given, v.given, k.stored, v.stored,
         k.before, v.before, *caches.by_slot(), caches.strayed(),
     )  # fmt: skip
+    return done, finite
 
 
-def outputs(
-    attend: AttendCall, scene: Scene, x: VerifyInput, each: Iterable[Contents], probe: str
-) -> Iterator[Tensor]:
+class Outputs:
     """The output (T, Hq, Dv) of one launch of each contents, good until the next one.
 
-    What a launch does to its arguments is not looked at. The device is asked once whether all outputs
-    were finite, after the last.
+    What a launch does to its arguments is not looked at. Whether all outputs were finite, `finite` says
+    after the last.
     """
-    bad = torch.zeros(len(scene.real), dtype=torch.bool, device=scene.device)
-    for contents in each:
-        told, k, v = _prepared(scene, x, contents)
-        rows = contents.q.clone(), k.given.clone(), v.given.clone()
-        caches = _held(scene, k, v, k.before, v.before)
-        out = valid_attended(attend(told, *rows, caches.k, caches.v), scene).out
-        bad |= not_finite(out, scene)
-        yield out
-    require_finite(bad, scene, probe)
+
+    finite: Finite
+
+    def __init__(
+        self,
+        attend: AttendCall,
+        scene: Scene,
+        x: VerifyInput,
+        each: Iterable[Contents],
+        probe: str,
+    ) -> None:
+        self._attend, self._scene, self._x = attend, scene, x
+        self._each, self._probe = each, probe
+
+    def __iter__(self) -> Iterator[Tensor]:
+        scene = self._scene
+        sizes: list[Tensor] = []
+        for contents in self._each:
+            told, k, v = _prepared(scene, self._x, contents)
+            rows = contents.q.clone(), k.given.clone(), v.given.clone()
+            caches = _held(scene, k, v, k.before, v.before)
+            result = self._attend(told, *rows, caches.k, caches.v)
+            out = valid_attended(result, scene).out
+            sizes.append(largest(out))
+            yield out
+        self.finite = Finite(no_numbers(torch.stack(sizes).amax(0), scene), scene, self._probe)
 
 
 def _prepared(scene: Scene, x: VerifyInput, contents: Contents) -> tuple[VerifyInput, _Laid, _Laid]:
@@ -139,13 +170,20 @@ def _laid(scene: Scene, held: Tensor, stale: Tensor, scale: Tensor | None) -> _L
             codes(held, scale, scene.stored_dtype),
             codes(stale, scale, scene.stored_dtype),
         )
-    rows = stored[scene.row_slot.clamp(min=0)]
-    if len(scene.real) < len(scene.rows):
-        rows[scene.padding] = stale
+    rows = stored.index_select(0, scene.home)
+    if len(scene.real) < scene.num_rows:
+        _fill_(rows, scene.padded_index, stale)
     before = stored.clone()
-    before[scene.tree_slots] = stale
+    _fill_(before, scene.tree_slots, stale)
     given = rows if scale is None else decoded(rows, scale).to(held.dtype)
     return _Laid(before, given, rows, stale)
+
+
+def _fill_(held: Tensor, index: Tensor, stale: Tensor) -> None:
+    """Rows `index` (n,) of `held` (..., Hkv, lanes) become `stale` (Hkv, lanes)."""
+    if held.element_size() == 1:  # not all devices copy rows of float8
+        held, stale = held.view(torch.int8), stale.view(torch.int8)
+    held.index_copy_(0, index, stale.expand(len(index), *stale.shape))
 
 
 def zeros(scene: Scene, width: int) -> Tensor:

@@ -8,14 +8,16 @@ that no table names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
 from treeproof.generate.data import LogicalData, normal
-from treeproof.properties.probes.launch import Contents, zeros
+from treeproof.properties.probes.launch import Contents
 from treeproof.properties.probes.rotary import frequencies, rotate
 from treeproof.properties.scene import Scene
 
@@ -39,37 +41,63 @@ LOUD = Fill(_LARGE, nan=True)
 def contents(scene: Scene, x: VerifyInput, data: LogicalData, fill: Fill) -> Contents:
     """Logical data laid out by the ledger; rotary by `x.positions` for the verify rows."""
     shape = scene.case.shape
-    k = _poison(scene, shape.head_dim, _FREE_K, fill)
-    v = _poison(scene, shape.v_head_dim, _FREE_V, fill)
+    slots = scene.case.layout.num_slots
+    # What is held is laid over it.
+    k, v = (_poison(scene, slots, pattern, fill) for pattern in _patterns(scene))
     q = torch.zeros(
-        len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
+        scene.num_rows, shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
     rows, homes = scene.node_rows, scene.row_slot[scene.node_rows]
     there = scene.prefix_columns
-    held = (there.slot >= 0).nonzero()[:, 0]
-    columns, index = there.slot[held], there.column[held]
     asked, own = torch.cat(data.q), torch.cat(data.k_tree)
-    far = torch.cat(data.k_prefix)[held]
+    far, far_v = torch.cat(data.k_prefix), torch.cat(data.v_prefix)
+    if not scene.ledger.apart:
+        present = (there.slot >= 0).nonzero()[:, 0]
+        there, far, far_v = there.of(present), far[present], far_v[present]
     if shape.rotary is not None:
         turn = frequencies(shape.rotary, shape.head_dim, scene.device)
         asked, own = (rotate(t, x.positions[rows], turn) for t in (asked, own))
-        far = rotate(far, index, turn)
-    q[rows] = asked
-    k[homes], v[homes] = own, torch.cat(data.v_tree)
+        far = rotate(far, there.column, turn)
+    q.index_copy_(0, rows, asked)
     # A slot that requests share holds the same numbers for all of them.
-    k[columns], v[columns] = far, torch.cat(data.v_prefix)[held]
+    for held, tree, prefix in ((k, own, far), (v, torch.cat(data.v_tree), far_v)):
+        held.index_copy_(0, homes, tree)
+        held.index_copy_(0, there.slot, prefix)
+    return Contents(q, k, v, *_stale(k, v, fill), own_layer=True)
+
+
+def over(scene: Scene, laid: Contents, fill: Fill) -> Contents:
+    """The same data over another fill."""
+    k, v = (
+        held.index_copy(0, scene.free, _poison(scene, len(scene.free), pattern, fill, scene.free))
+        for held, pattern in zip((laid.k, laid.v), _patterns(scene), strict=True)
+    )
+    stale_k, stale_v = _stale(k, v, fill)
+    return replace(laid, k=k, v=v, stale_k=stale_k, stale_v=stale_v)
+
+
+def _stale(k: Tensor, v: Tensor, fill: Fill) -> tuple[Tensor, Tensor]:
     stale = 0.5 * fill.scale
-    stale_k, stale_v = torch.full_like(k[0], stale), torch.full_like(v[0], -stale)
-    return Contents(q, k, v, stale_k, stale_v, own_layer=True)
+    return torch.full_like(k[0], stale), torch.full_like(v[0], -stale)
 
 
-def _poison(scene: Scene, width: int, word: int, fill: Fill) -> Tensor:
-    """(num_slots, Hkv, width): poison everywhere; what is held is laid over it."""
-    free = zeros(scene, width)
-    heads = free.shape[1]
-    lanes = torch.arange(heads * width, device=scene.device)
-    pattern = normal(scene.case.seed, word, lanes).reshape(heads, width) * fill.scale
-    free += pattern.to(scene.dtype)
-    if fill.nan:
-        free[scene.unnamed] = torch.nan
-    return free
+def _poison(
+    scene: Scene, slots: int, pattern: Tensor, fill: Fill, of: Tensor | None = None
+) -> Tensor:
+    """(slots, Hkv, width): poison in every slot, or in those `of` (slots,)."""
+    poison = (pattern * fill.scale).to(scene.dtype).repeat(slots, 1, 1)
+    if not fill.nan:
+        return poison
+    unnamed = scene.unnamed if of is None else scene.unnamed[of]
+    return poison.masked_fill_(unnamed[:, None, None], torch.nan)
+
+
+@lru_cache(maxsize=2)
+def _patterns(scene: Scene) -> tuple[Tensor, Tensor]:
+    """(Hkv, D) and (Hkv, Dv) float64: poison of K and of V, in every slot alike."""
+    shape = scene.case.shape
+    widths = [shape.num_kv_heads * lanes for lanes in (shape.head_dim, shape.v_head_dim)]
+    words = scene.on_device(np.array([[_FREE_K], [_FREE_V]]))
+    drawn = normal(scene.case.seed, words, torch.arange(max(widths), device=scene.device))
+    k, v = (of[:width] for of, width in zip(drawn, widths, strict=True))
+    return k.view(shape.num_kv_heads, -1), v.view(shape.num_kv_heads, -1)

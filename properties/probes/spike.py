@@ -57,7 +57,7 @@ def hits(attend: AttendCall, scene: Scene, x: VerifyInput, aims: Sequence[Aim]) 
     for number in range(launches):
         now = where[:, 0] == number
         q = torch.zeros(
-            len(scene.rows), heads, shape.head_dim, dtype=scene.dtype, device=scene.device
+            scene.num_rows, heads, shape.head_dim, dtype=scene.dtype, device=scene.device
         )
         aimed = k[target[now], kv_head[now]] * size
         aimed[:, lanes:] *= -(lanes - _least(lanes, bits))

@@ -111,7 +111,7 @@ def free_cells(scene: Scene, x: VerifyInput) -> dict[str, Tensor]:
     table, lengths = x.page_table, x.cache_seqlens
     if table is not None and lengths is not None and table.shape[:1] == lengths.shape:
         # A line a row holds slots, a line a request pages; where both would do, slots are fewer.
-        page = 1 if len(lengths) == len(scene.rows) else scene.case.layout.page_size
+        page = 1 if len(lengths) == scene.num_rows else scene.case.layout.page_size
         column = torch.arange(table.shape[1], device=table.device)
         free["page_table"] = column >= -(-lengths.to(table.device)[:, None] // page)
     return free

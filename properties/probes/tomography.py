@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
-from treeproof.properties.probes.launch import AttendCall, Contents, outputs, zeros
+from treeproof.properties.probes.launch import AttendCall, Contents, Outputs, zeros
 from treeproof.properties.scene import Scene
 
 
@@ -50,30 +52,35 @@ def weigh(
     largest = 6 if shape.kv_dtype else 12  # codes of either kind hold 64 exactly
     amplitude = 2.0 ** min(largest, max(0, math.ceil(math.log2(keys))))
     q = torch.zeros(
-        len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
+        scene.num_rows, shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
     k = zeros(scene, shape.head_dim) + 1
     stale_v = zeros(scene, shape.v_head_dim)[0]
     stale_v[:, unowned_channel] = amplitude
-    groups = [tags[start : start + per_launch] for start in range(0, max(1, len(tags)), per_launch)]
+    # Slots of a launch stand together, each with its channel.
+    sizes = [len(tag) for tag in tags]
+    number = np.repeat(np.arange(len(tags)), sizes)
+    ends = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    slots = np.fromiter(chain.from_iterable(tags), dtype=np.int64, count=len(number))
+    slot, own_channel = scene.on_device(np.stack((slots, number % per_launch)))
+    usual = torch.where(scene.owned, other_channel, unowned_channel)
+    starts = range(0, max(1, len(tags)), per_launch)
 
-    def tagged(group: Sequence[Sequence[int]]) -> Contents:
-        channel = torch.where(scene.owned, other_channel, unowned_channel)
-        slots = [slot for tag in group for slot in tag]
-        chosen = [c for c, tag in enumerate(group) for _ in tag]
-        channel[torch.tensor(slots, device=scene.device, dtype=torch.int64)] = torch.tensor(
-            chosen, device=scene.device, dtype=torch.int64
-        )
+    def tagged(start: int) -> Contents:
+        now = slice(*ends[[start, min(start + per_launch, len(tags))]].tolist())
+        channel = usual.index_copy(0, slot[now], own_channel[now])
         v = zeros(scene, shape.v_head_dim)
         v.scatter_(2, channel[:, None, None].expand(-1, shape.num_kv_heads, 1), amplitude)
         return Contents(q, k, v, k[0], stale_v)
 
     low, high, unowned = [], [], []
-    outs = outputs(attend, scene, x, map(tagged, groups), "tomography")
-    for group, out in zip(groups, outs, strict=True):
+    outs = Outputs(attend, scene, x, map(tagged, starts), "tomography")
+    for start, out in zip(starts, outs, strict=True):
         weight = out.double() / amplitude
         least, most = weight.amin(1), weight.amax(1)
-        low.append(least[:, : len(group)])
-        high.append(most[:, : len(group)])
+        count = min(per_launch, len(tags) - start)
+        low.append(least[:, :count])
+        high.append(most[:, :count])
         unowned.append(most[:, unowned_channel])
+    outs.finite.require()
     return Weights(torch.cat(low, 1), torch.cat(high, 1), torch.stack(unowned).amax(0))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.kernels import absent, present
-from treeproof.engine.checks.outputs import quiet_launch
+from treeproof.engine.checks.random_launch import quiet_launch
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties.probes.kernels import Ran, interpreted, profiled
 from treeproof.properties.probes.launch import AttendCall

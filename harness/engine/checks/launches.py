@@ -7,25 +7,26 @@ from contextlib import nullcontext
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.kernels import judge_kernels
-from treeproof.engine.checks.outputs import judge_outputs, unwritten_shows
+from treeproof.engine.checks.outputs import judge_outputs
+from treeproof.engine.checks.random_launch import unwritten_shows
 from treeproof.engine.checks.stages import attend_call
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import position
 from treeproof.properties.declared import tree_block
-from treeproof.properties.pairing import judge_pairing
+from treeproof.properties.pairing import Heard, judge_pairing
 from treeproof.properties.probes.clock import read_clock
 from treeproof.properties.probes.launch import AttendCall
 from treeproof.properties.reading import (
+    EverythingSummed,
     Measured,
-    everything_adds_up,
     judge_measured,
     judge_screened,
     measure,
     screen,
 )
 from treeproof.properties.tables import recover_parents
-from treeproof.properties.violation import Violation
+from treeproof.properties.violation import Violation, held
 from treeproof.properties.wanted import wanted
 
 
@@ -51,9 +52,18 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
     if not trial.wants("visibility", "measured"):
         return
     complete, numerics = trial.options.complete, trial.backend.numerics
+    sums, heard = None, None
+
+    def listened() -> Heard | None:
+        chorus = trial.runs("chorus")
+        return Heard(attend, trial.scene, seen, numerics) if chorus else None
+
+    if _screens(trial):
+        # Both before either is looked at: the device is asked once.
+        sums, heard = EverythingSummed(attend, trial.scene, seen, numerics), held(listened)
     failures: list[Failure] = []
     measured: Measured | None = None
-    if not (_screens(trial) and everything_adds_up(attend, trial.scene, seen, numerics)):
+    if sums is None or not sums.adds_up:
         measured = trial.measured = measure(attend, trial.scene, seen, complete=complete)
         if trial.runs("tomography"):
             failures += judge_measured(trial.scene, measured)
@@ -63,7 +73,8 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
             failures += judge_screened(trial.scene, screened)
     if trial.runs("chorus", "spike"):
         failures += judge_pairing(
-            attend, trial.scene, seen, measured if trial.runs("tomography") else None, numerics,
+            attend, trial.scene, seen, measured if trial.runs("tomography") else None,
+            listened() if heard is None else heard(),
             probes=trial.options.probes, complete=complete,
         )  # fmt: skip
     trial.judged("visibility", "measured", "attend", failures)

@@ -11,7 +11,7 @@ import torch
 
 from treeproof.contract.failure import Failure
 from treeproof.engine.checks.declared import judge_declared
-from treeproof.engine.checks.outputs import quiet_launch, same_launches, unwritten_shows
+from treeproof.engine.checks.random_launch import quiet_launch, same_launches, unwritten_shows
 from treeproof.engine.checks.related import first_taken, staged
 from treeproof.engine.checks.scratch import known_keys, new_failures, scratch
 from treeproof.engine.checks.stages import Built, attend_call, build, close

@@ -23,7 +23,7 @@ from treeproof.contract.failure import Cell
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.shape import Full
 from treeproof.contract.target_model import TargetModel
-from treeproof.engine.checks.outputs import unwritten_shows
+from treeproof.engine.checks.random_launch import unwritten_shows
 from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.stages import build, close
 from treeproof.engine.checks.trial import Trial

@@ -17,14 +17,19 @@ from treeproof.properties.violation import Violation
 
 def judge_rounds(trial: Trial, x: VerifyInput) -> None:
     """Accept and commit, each judged by itself."""
+    stages = (("accept", "walk", _accept), ("commit", "commit", _commit))
+    due = [
+        (probe, judge) for stage, probe, judge in stages if trial.has(stage) and trial.runs(probe)
+    ]
+    if not due:
+        return
     seen = garble(x, trial.backend.consumes, trial.case.seed)
-    for stage, probe, judge in (("accept", "walk", _accept), ("commit", "commit", _commit)):
-        if trial.has(stage) and trial.runs(probe):
-            with trial.probing(probe):
-                try:
-                    judge(trial, seen)
-                except Violation as violation:
-                    trial.broke(violation)
+    for probe, judge in due:
+        with trial.probing(probe):
+            try:
+                judge(trial, seen)
+            except Violation as violation:
+                trial.broke(violation)
 
 
 def _accept(trial: Trial, seen: VerifyInput) -> None:

@@ -18,7 +18,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Evidence, Failure, Identity
 from treeproof.contract.inputs import Accepted, Candidates
 from treeproof.engine.checks.declared import judge_declared
-from treeproof.engine.checks.outputs import against_oracle, quiet_launch, same_launches
+from treeproof.engine.checks.random_launch import against_oracle, quiet_launch, same_launches
 from treeproof.engine.checks.related import first_taken, staged
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.scratch import known_keys, new_failures, scratch
@@ -112,7 +112,7 @@ def _contents(scene: Scene) -> Contents:
         for width in (shape.head_dim, shape.v_head_dim)
     )
     q = torch.ones(
-        len(scene.rows), shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
+        scene.num_rows, shape.num_q_heads, shape.head_dim, dtype=scene.dtype, device=scene.device
     )
     return Contents(q, k, v, k[0], v[0])
 

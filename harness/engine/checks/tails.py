@@ -10,7 +10,7 @@ from torch import Tensor
 
 from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.copies import copied, tensors_in
-from treeproof.engine.checks.outputs import against_oracle, quiet_launch, same_launches
+from treeproof.engine.checks.random_launch import against_oracle, quiet_launch, same_launches
 from treeproof.engine.checks.stages import Built, attend_call
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble

@@ -142,8 +142,8 @@ class Trial:
 
     def unchanged(self, stage: str, before: Any, after: Any, free: Set[str] = frozenset()) -> None:
         """Note the inputs of a stage that it changed; `free` are its to write."""
-        was, now = tensors_in(before), tensors_in(after)
-        changed = [name for name in mutated(was, now) if name not in free]
+        was = {name: t for name, t in tensors_in(before).items() if name not in free}
+        changed = mutated(was, tensors_in(after))
         if changed:
             message = f"{stage} changed its inputs {', '.join(changed)}"
             if not any((f.stage, f.message) == (stage, message) for f in self.failures):

@@ -18,7 +18,7 @@ from treeproof.diagnosis.evidence import (
     Writes,
 )
 from treeproof.engine.checks.kernels import judge_kernels
-from treeproof.engine.checks.outputs import unwritten_shows
+from treeproof.engine.checks.random_launch import unwritten_shows
 from treeproof.engine.checks.stages import attend_call
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
