@@ -5,8 +5,11 @@
 A tree is one distinct request checked with all probes of attention: bound, writes, poison,
 tomography, checksum and chorus. Many requests go in one launch. The loop beside it checks one tree
 a launch against a dense reference in float32, with a tolerance: what people write by hand. Import,
-compilation and warm-up cases of each shape stand apart. Shares are of the wall time: the oracle, the
-backend (its build, and its launches as timed on the device); the rest is what treeproof itself takes.
+compilation and warm-up cases of each shape stand apart.
+
+The same cases are then checked once more with every call of the backend timed by itself, on a device at
+rest: what it takes until it returns (planning in Python is the backend's), and until the device is done.
+What the first wall time has over the oracle's and those calls' is what treeproof itself takes.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from itertools import islice
-from typing import Any
 
 import torch
+from alone import Alone, own_waits, synchronise
 from torch import Tensor
 
 from treeproof.backends import reference
@@ -34,6 +38,7 @@ from treeproof.contract.case import (
     Request,
     VerifyCase,
 )
+from treeproof.contract.event import Checked
 from treeproof.contract.registry import Backend, load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
@@ -125,124 +130,89 @@ def dense(
     return torch.einsum("hnl,lhd->nhd", p, values)
 
 
-class Timed:
-    """A backend whose launches of attend are timed on the device."""
-
-    def __init__(self, backend: Backend, device: str) -> None:
-        self.seconds, self._events, self._device = 0.0, list[tuple[Any, Any]](), device
-        self.backend = with_fields(backend, make=lambda: self._wrap(backend.make()))
-
-    def _wrap(self, instance: Any) -> Any:
-        attend = instance.attend
-
-        def timed(*arguments: Any) -> Any:
-            if self._device == "cpu":
-                start = time.perf_counter()
-                result = attend(*arguments)
-                self.seconds += time.perf_counter() - start
-                return result
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            result = attend(*arguments)
-            end.record()
-            self._events.append((begin, end))
-            return result
-
-        instance.attend = timed
-        return instance
-
-    def settle(self) -> None:
-        """After the device has come to rest."""
-        self.seconds += sum(begin.elapsed_time(end) / 1e3 for begin, end in self._events)
-        self._events.clear()
+def checked(cases: Sequence[VerifyCase], backend: Backend, options: CheckOptions) -> list[Run]:
+    """Each case with its wall time, the device at rest before and after."""
+    runs = []
+    for case in cases:
+        synchronise(options.device)
+        start = time.perf_counter()
+        result = check_case(case, backend, options)
+        synchronise(options.device)
+        runs.append(Run(time.perf_counter() - start, result))
+        assert not result.failures, result.failures[0].message
+        statuses = {c.status for c in result.cells if c.evidence == "measured"}
+        assert statuses <= {"pass", "not-checked"}, statuses
+    return runs
 
 
-def synchronise(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)
+@dataclass(frozen=True)
+class Run:
+    seconds: float
+    result: Checked
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
-    plain = load(name)
-    timed = Timed(plain, given.device)
-    backend = timed.backend
-    shapes = [Shape(dtype, page) for dtype in given.dtype for page in given.page]
-    order = "breadth-first"
+    backend, order = load(name), "breadth-first"
     options = CheckOptions(
         device=given.device, profile="gpu", identities=COLUMNS, evidence=frozenset({"measured"}),
         probes=PROBES,
     )  # fmt: skip
-    able = []
-    for shape in shapes:
+
+    def able(case: VerifyCase) -> bool:
+        return backend.capabilities.refusal(case, given.device) is None
+
+    shapes, drawn = [], []
+    for shape in (Shape(dtype, page) for dtype in given.dtype for page in given.page):
         stream = cases(9, given.requests, shape, given.rows, order)
-        for case in (next(stream), next(stream)):  # one of either mask
-            refused = backend.capabilities.refusal(case, given.device)
-            if refused is None:
-                if shape not in able:
-                    able.append(shape)
-                warm = check_case(case, backend, options)
-                assert not warm.failures, warm.failures[0].message
-    if not able:
+        warm = [case for case in islice(stream, 2) if able(case)]  # one of either mask
+        if warm:
+            checked(warm, backend, options)
+            shapes.append(f"{shape.dtype}, pages of {shape.page_size}")
+            stream = cases(given.seed, given.requests, shape, given.rows, order)
+            drawn.append(list(islice(filter(able, stream), given.cases)))
+    if not drawn:
+        refused = backend.capabilities.refusal(next(stream), given.device)
         return {"backend": name, "refused": refused}
-    timed.settle()
-    timed.seconds = 0.0
-    streams = [cases(given.seed, given.requests, shape, given.rows, order) for shape in able]
-    drawn = [
-        list(
-            islice(
-                (c for c in stream if plain.capabilities.refusal(c, given.device) is None),
-                given.cases,
-            )
-        )
-        for stream in streams
-    ]
-    checked, rows, prefix, margin = 0, [], [], 0.0
-    parts: dict[str, float] = {}
-    spent, turn = 0.0, 0
-    while spent < given.seconds and turn < given.cases * len(able):
-        case = drawn[turn % len(able)][turn // len(able)]
-        turn += 1
-        synchronise(given.device)
-        start = time.perf_counter()
-        result = check_case(case, backend, options)
-        synchronise(given.device)
-        spent += time.perf_counter() - start
-        timed.settle()
-        assert not result.failures, result.failures[0].message
-        assert {c.status for c in result.cells if c.evidence == "measured"} <= {
-            "pass",
-            "not-checked",
-        }
-        checked += len(case.requests)
-        rows += [r.num_rows for r in case.requests]
-        prefix += [r.prefix_len for r in case.requests]
-        margin = max(margin, result.margin or 0.0)
-        for part, seconds in result.seconds.items():
-            parts[part] = parts.get(part, 0.0) + seconds
-    loop = [one for case in drawn[0][:1] for one in alone(case)]
-    by_tolerance(loop[0], plain, given.device)
+    turns, runs, spent = [case for turn in zip(*drawn, strict=True) for case in turn], [], 0.0
+    for case in turns:
+        if spent < given.seconds:
+            runs += checked([case], backend, options)
+            spent += runs[-1].seconds
+    turns = turns[: len(runs)]
+    trees = sum(len(case.requests) for case in turns)
+    oracle = sum(run.result.seconds.get("oracle", 0.0) for run in runs)
+    apart = Alone(backend, given.device)
+    checked(turns, apart.backend, options)
+    with own_waits() if given.device != "cpu" else nullcontext([]) as waits:
+        checked(turns[:1], backend, options)
+    loop = list(alone(turns[0]))
+    by_tolerance(loop[0], backend, given.device)
     synchronise(given.device)
     start = time.perf_counter()
-    close = sum(by_tolerance(case, plain, given.device) for case in loop)
+    close = sum(by_tolerance(case, backend, given.device) for case in loop)
     synchronise(given.device)
     by_hand = time.perf_counter() - start
-    kernels = timed.seconds + parts.get("build", 0.0)
-    own = spent - parts.get("oracle", 0.0) - kernels
+    rows = [r.num_rows for case in turns for r in case.requests]
+    prefix = [r.prefix_len for case in turns for r in case.requests]
     return {
         "backend": name,
-        "trees": checked,
-        "trees_a_minute": checked / spent * 60,
+        "trees": trees,
+        "trees_a_minute": trees / spent * 60,
         "allclose_trees_a_minute": len(loop) / by_hand * 60,
         "allclose_agreed": close,
         "rows_p50": statistics.median(rows),
         "rows_p90": statistics.quantiles(rows, n=10)[-1],
         "prefix_p50": statistics.median(prefix),
         "prefix_p90": statistics.quantiles(prefix, n=10)[-1],
-        "oracle_share": parts.get("oracle", 0.0) / spent,
-        "backend_share": kernels / spent,
-        "own_us_a_tree": own / checked * 1e6,
-        "margin": margin,
-        "shapes": [f"{s.dtype}, pages of {s.page_size}" for s in able],
+        "oracle_share": oracle / spent,
+        "backend_share": apart.seconds / spent,
+        "oracle_us_a_tree": oracle / trees * 1e6,
+        "backend_host_us_a_tree": apart.host / trees * 1e6,
+        "backend_us_a_tree": apart.seconds / trees * 1e6,
+        "own_us_a_tree": (spent - oracle - apart.seconds) / trees * 1e6,
+        "own_waits_a_check": len(waits),
+        "margin": max(run.result.margin or 0.0 for run in runs),
+        "shapes": shapes,
     }
 
 
