@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
+
+import numpy as np
 
 from treeproof.contract.tree import CandidateTree
 from treeproof.oracles.law import Coins, Distribution, Tokens, Walk, draw
@@ -69,17 +72,19 @@ def typical_ends(
     """The nodes that typical acceptance may end on, where numbers are known but for `doubt` of them.
 
     A child is admissible where its probability is above min(epsilon, delta * exp(-H)). Of the longest
-    paths of such, the likeliest is taken: one node, unless `doubt` leaves several.
+    paths of such, the likeliest is taken: one node, unless `doubt` leaves several. An epsilon that is a
+    float32 is in no doubt: its edge is hit exactly.
     """
     found: set[int] = set()
-    least = [_least(law, epsilon, delta) for law in target]
-    for lean in (-doubt, 0.0, doubt):
+    peaks = [delta * math.exp(-_entropy(law)) for law in target]
+    rounded = epsilon if not doubt else float(np.float32(epsilon))
+    for lean, most in product((-doubt, 0.0, doubt), {epsilon, rounded}):
         likelihood = {0: 1.0}
         for node in range(1, len(tree)):
             above = tree.parents[node]
             if above in likelihood:
                 share = target[above][tree.tokens[node]]
-                if share > least[above] * (1 + lean):
+                if share > min(most, peaks[above] * (1 + lean)):
                     likelihood[node] = likelihood[above] * share
         deepest = max(tree.depth[node] for node in likelihood)
         ends = {n: p for n, p in likelihood.items() if tree.depth[n] == deepest}
@@ -87,9 +92,8 @@ def typical_ends(
     return frozenset(found)
 
 
-def _least(law: Sequence[float], epsilon: float, delta: float) -> float:
-    entropy = -sum(share * math.log(share) for share in law if share > 0)
-    return min(epsilon, delta * math.exp(-entropy))
+def _entropy(law: Sequence[float]) -> float:
+    return -sum(share * math.log(share) for share in law if share > 0)
 
 
 def typical(tree: CandidateTree, target: Sequence[Distribution], end: int) -> Walk:

@@ -32,7 +32,7 @@ class Sampled:
 
     `tokens` (T,) replaces `draft_token`: numbers below V, distinct among siblings. `probs` (T, V),
     `coins` (T,), `last` (B,). `draft` (B, S, V), rule `chain` alone. `exact`: no rounding can put a
-    coin on the other side of an edge.
+    coin on the other side of an edge; with `last_in_doubt`, that of the last token excepted.
     """
 
     what: str
@@ -43,6 +43,7 @@ class Sampled:
     coins: Floats
     last: Floats
     exact: bool
+    last_in_doubt: bool = False
     rule: Rule = TARGET_ONLY
     draft: Floats | None = None
     threshold_single: float = 1.0
@@ -65,8 +66,12 @@ class Sampled:
             walks = self._walks(b, plan, rows)
             (run,) = outcomes(walks[0], coins, exactly)
             excused = {run}
-            if not self.exact:
-                excused |= {r for walk in walks for r in outcomes(walk, coins, lambda *_: rounding)}
+
+            def slack(coin: Hashable, edges: Sequence[Fraction]) -> Fraction:
+                return rounding if coin == "last" or not self.exact else Fraction(0)
+
+            if self.last_in_doubt or not self.exact:
+                excused |= {r for walk in walks for r in outcomes(walk, coins, slack)}
             found.append((run, frozenset(excused)))
         return tuple(found)
 

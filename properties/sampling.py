@@ -39,13 +39,24 @@ def target_only_launches(case: VerifyCase) -> list[Sampled]:
         found.append(_directed(beside, paths, turn, at_edges=True))
         if turn == turns:
             inside = _directed(beside, paths, turn, at_edges=False)
-            found += [inside, *(_lowered(inside, *pair) for pair in _THRESHOLDS)]
+            edges = [(share, 1.0) for share in _refused(inside, paths)[:1]]
+            found += [inside, *(_lowered(inside, *pair) for pair in (*_THRESHOLDS, *edges))]
     return [*found, _arbitrary(blank(case, plans, size))]
 
 
 def _lowered(like: Sampled, single: float, acc: float) -> Sampled:
     what = f"thresholds of {single:g} (single) and {acc:g} (acc)"
     return replace(like, what=what, threshold_single=single, threshold_acc=acc)
+
+
+def _refused(given: Sampled, paths: Sequence[Sequence[int]]) -> list[float]:
+    """Probabilities of the children that the last nodes of these paths refuse, the largest first: a
+    threshold equal to one takes that child."""
+    found = []
+    for b, (plan, path) in enumerate(zip(given.plans, paths, strict=True)):
+        law = given.probs[given.case.qo_indptr[b] + plan.rows[path[-1]]]
+        found += [float(law[plan.tree.tokens[child]]) for child in plan.tree.children(path[-1])]
+    return sorted((share for share in found if share), reverse=True)
 
 
 def blank(case: VerifyCase, plans: tuple[Plan, ...], size: int) -> Sampled:

@@ -95,10 +95,10 @@ def _chain(empty: Sampled, ends: Sequence[int], turn: int, *, exact: bool) -> Sa
             probs[at], draft[b, node], coins[at] = of(token, accepted, probs.shape[1], words)
         last[b] = any_coin(case.seed, _CHAIN, turn, b, 1)
     what = "coins on the edges" if exact else "coins close to the edges"
-    # The last coin is any; where it comes near an edge, its rounding is told from the coins' own.
     return replace(
-        empty, what=f"chain, {what}", probs=probs, draft=draft, coins=coins, last=last, exact=False
-    )
+        empty, what=f"chain, {what}", probs=probs, draft=draft, coins=coins, last=last, exact=exact,
+        last_in_doubt=True,  # it is any
+    )  # fmt: skip
 
 
 def _exact_step(
@@ -179,7 +179,7 @@ def _peak(token: int, size: int, words: Sequence[int]) -> Floats:
 
 
 def _typical_launches(case: VerifyCase) -> list[Sampled]:
-    """Peaked and flat laws, so that some children are admissible and others are not."""
+    """Peaked and flat laws, so that some children are admissible and others are not, by a hair too."""
     plans, size = plans_of(case), vocabulary(case)
     empty, found = replace(blank(case, plans, size), rule=TYPICAL, exact=False), []
     for turn, (epsilon, delta) in enumerate(((0.09, 0.3), (0.5, 0.9), (0.125, 1.0))):
@@ -188,13 +188,26 @@ def _typical_launches(case: VerifyCase) -> list[Sampled]:
             for node, row in enumerate(plan.rows):
                 words = (case.seed, _TYPICAL, turn, b, node)
                 children = [plan.tree.tokens[child] for child in plan.tree.children(node)]
-                probs[case.qo_indptr[b] + row] = _peaked(children, size, words)
+                law = _peaked(children, size, words)
+                if children and delta == 1 and address_hash(*words, 1) % 3 == 0:
+                    law = _at_epsilon(children, epsilon, size, words)
+                probs[case.qo_indptr[b] + row] = law
             last[b] = any_coin(case.seed, _TYPICAL, turn, b)
         what = f"typical acceptance, epsilon {epsilon:g} and delta {delta:g}"
         found.append(
             replace(empty, what=what, probs=probs, last=last, epsilon=epsilon, delta=delta)
         )
     return found
+
+
+def _at_epsilon(children: Sequence[int], epsilon: float, size: int, words: Sequence[int]) -> Floats:
+    """A child that has just epsilon, which is not above it; so sharp that delta * exp(-H) is larger."""
+    child = children[address_hash(*words, 2) % len(children)]
+    likely = [token for token in range(size) if token != child]
+    law = np.zeros(size, np.float32)
+    law[child] = epsilon
+    law[likely[address_hash(*words, 3) % len(likely)]] = 1 - epsilon
+    return law
 
 
 def _peaked(children: Sequence[int], size: int, words: Sequence[int]) -> Floats:

@@ -15,6 +15,7 @@ from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.registry import load
 from treeproof.contract.sampling import Sampling
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import FORK, case, request
 from treeproof.properties.sampling_rules import launches
 
@@ -375,3 +376,23 @@ def test_a_token_outside_the_vocabulary_and_a_spoilt_neighbour_are_told() -> Non
     told = malformed(sums_over_the_batch)
     assert [m.partition(",")[0] for m in told] == ["on two chains of three rows"]
     assert "a coin is NaN, request 1 is" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "one_bit_off"),
+    [
+        ("target-only", lambda g: {"threshold_single": min(1.0, g.threshold_single + 2.0**-24)}),
+        ("chain", lambda g: {"coins": torch.nextafter(g.coins, torch.tensor(-1.0)).clamp(0)}),
+        ("typical", lambda g: {"epsilon": g.epsilon * (1 - 2.0**-23)}),
+    ],
+)  # fmt: skip
+def test_each_rule_is_asked_on_its_edges_where_one_bit_decides(rule: Any, one_bit_off: Any) -> None:
+    def off(right: Any, x: VerifyInput, given: Sampling) -> Accepted:
+        changed = one_bit_off(given) if given.rule == rule else {}
+        done: Accepted = right(x, replace(given, **changed))
+        return done
+
+    many, reference = case(*[request((-1, 0, 0, 1, 2))] * 3, seed=0), load("reference")
+    assert check_case(many, reference, CheckOptions()).failures == ()
+    found = check_case(many, wrapped(reference, "sample", off), CheckOptions()).failures
+    assert ("traversal", "wrong-acceptance") in {f.key for f in found}
