@@ -24,36 +24,46 @@ from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, contract_failure
 
 
+def _require_data(value: Any, name: str, stage: str) -> Tensor:
+    """A tensor whose numbers can be read: dense, and on a device that keeps any."""
+    if not isinstance(value, torch.Tensor):
+        what = f"{type(value).__name__}, not a tensor"
+    elif value.layout != torch.strided:
+        what = f"laid out as {str(value.layout).removeprefix('torch.')}, accepted are dense tensors"
+    elif value.device.type == "meta":
+        what = "on device meta, which keeps no numbers"
+    else:
+        return value
+    raise Violation(contract_failure("wrong-type", stage, f"{name} is {what}"))
+
+
 def require_tensor(
     value: Any, name: str, stage: str, shape: tuple[int, ...], dtypes: Iterable[torch.dtype]
 ) -> Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise Violation(
-            contract_failure("wrong-type", stage, f"{name} is {type(value).__name__}, not a tensor")
-        )
-    if tuple(value.shape) != shape:
+    tensor = _require_data(value, name, stage)
+    if tuple(tensor.shape) != shape:
         raise Violation(
             contract_failure(
                 "wrong-shape",
                 stage,
-                f"{name} has shape {tuple(value.shape)}, expected {shape}",
+                f"{name} has shape {tuple(tensor.shape)}, expected {shape}",
                 expected=str(shape),
-                actual=str(tuple(value.shape)),
+                actual=str(tuple(tensor.shape)),
             )
         )
     accepted = tuple(dtypes)
-    if value.dtype not in accepted:
+    if tensor.dtype not in accepted:
         names = " or ".join(str(d).removeprefix("torch.") for d in accepted)
         raise Violation(
             contract_failure(
                 "wrong-dtype",
                 stage,
-                f"{name} has dtype {str(value.dtype).removeprefix('torch.')}, expected {names}",
+                f"{name} has dtype {str(tensor.dtype).removeprefix('torch.')}, expected {names}",
                 expected=names,
-                actual=str(value.dtype).removeprefix("torch."),
+                actual=str(tensor.dtype).removeprefix("torch."),
             )
         )
-    return value
+    return tensor
 
 
 def valid_attended(result: Any, scene: Scene) -> Attended:
@@ -90,9 +100,7 @@ def _valid_declared(declared: Any) -> dict[str, Tensor]:
         message = f"attend declared {', '.join(unknown)}: no such field of VerifyInput"
         raise Violation(contract_failure("unknown-field", "attend", message))
     for name, table in declared.items():
-        if not isinstance(table, Tensor):
-            message = f"declared {name} is {type(table).__name__}, not a tensor"
-            raise Violation(contract_failure("wrong-type", "attend", message))
+        _require_data(table, f"declared {name}", "attend")
     return {name: table.detach() for name, table in declared.items()}
 
 
@@ -250,16 +258,12 @@ def valid_built(result: Any, scene: Scene) -> dict[str, Any]:
             require_tensor(value, name, "build", (rows,), INTS)
         elif name in _LINKS and value is not None:
             require_tensor(value, name, "build", (requests, longest), INTS)
-        elif name in TENSOR_FIELDS and value is not None and not isinstance(value, torch.Tensor):
-            raise Violation(
-                contract_failure(
-                    "wrong-type", "build", f"{name} is {type(value).__name__}, not a tensor"
-                )
-            )
-        elif name in TENSOR_FIELDS and value is not None and _holds_floats(value):
-            dtype = str(value.dtype).removeprefix("torch.")
-            message = f"{name} has dtype {dtype}, expected integers or bool"
-            raise Violation(contract_failure("wrong-dtype", "build", message))
+        elif name in TENSOR_FIELDS and value is not None:
+            _require_data(value, name, "build")
+            if _holds_floats(value):
+                dtype = str(value.dtype).removeprefix("torch.")
+                message = f"{name} has dtype {dtype}, expected integers or bool"
+                raise Violation(contract_failure("wrong-dtype", "build", message))
         elif name in _PLAIN and not isinstance(value, _PLAIN[name]):
             message = f"{name} is {type(value).__name__}, not {_PLAIN[name].__name__}"
             raise Violation(contract_failure("wrong-type", "build", message))

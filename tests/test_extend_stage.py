@@ -85,6 +85,8 @@ def test_the_reference_is_right_and_judged_in_three_identities():
         (lambda d: replace(d, tokens=d.tokens.float()), ("contract", "wrong-dtype")),
         (lambda d: replace(d, hidden=d.hidden[..., :1]), ("contract", "wrong-shape")),
         (lambda d: d.hidden, ("contract", "wrong-type")),
+        (lambda d: replace(d, hidden=d.hidden.to("meta")), ("contract", "wrong-type")),
+        (lambda d: replace(d, tokens=d.tokens.to_sparse()), ("contract", "wrong-type")),
         (lambda d: replace(d, hidden=d.hidden * torch.nan), ("candidate", "wrong-hidden-row")),
         (lambda d: replace(d, hidden=d.hidden + 0.5), ("candidate", "wrong-hidden-row")),
         (lambda d: replace(d, hidden=d.hidden * 0), ("candidate", "wrong-hidden-row")),
@@ -97,6 +99,16 @@ def test_whatever_is_handed_back_is_a_failure_of_the_stage_and_never_a_crash(cha
 
     assert seen in {f.key for f in failures}
     assert {(f.stage, f.probe) for f in failures} == {("extend", "draft")}
+
+
+def test_what_is_raised_is_a_failure_whatever_its_class():
+    class Cancelled(BaseException):
+        pass
+
+    def cancelled(right, *arguments):
+        raise Cancelled("the task was cancelled")
+
+    assert {f.key for f in failures_of(cancelled)} == {("contract", "raises")}
 
 
 def test_what_lies_past_the_accepted_path_is_free():

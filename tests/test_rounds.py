@@ -172,6 +172,22 @@ def test_a_page_that_is_given_out_twice_is_seen() -> None:
     assert ("kv", "owned-twice") in kinds(checked(script, with_pool(Hasty)))
 
 
+class Generous(PagedPool):
+    """Once all others are gone it hands out the page that is nobody's."""
+
+    def __init__(self, kv: Any) -> None:
+        super().__init__(kv)
+        self.free.insert(0, 0)
+
+
+def test_a_page_too_many_is_seen_though_no_request_ever_got_it() -> None:
+    (failure,) = checked(TWO_ROUNDS, with_pool(Generous)).failures
+    assert failure.key == ("kv", "wrong-pages")
+    assert failure.request is None  # whoever asked is none of the case's
+    assert "page 0, which is no page to be had" in failure.message
+    assert "asks in nobody's name" in failure.message
+
+
 def test_a_script_that_names_what_is_not_there_is_refused() -> None:
     for steps, said in (
         ([Admit(request=1)], r"script\[0\] names request 1: there are 1"),

@@ -123,9 +123,9 @@ class Trial:
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 result = function(*arguments)
-            except Violation:
+            except (Violation, KeyboardInterrupt):
                 raise
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # SystemExit, too, and what cancels a task
                 if run in self.returned or (why := unable(stage, error)) is None:
                     raise raised(stage, error) from error
                 raise why from None

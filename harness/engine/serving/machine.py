@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Any
 
 import torch
@@ -124,7 +125,12 @@ class Machine:
         """The failure, and where in the script it was seen."""
         over = self.taken > len(self.case.script)
         where = "once the script was over" if over else f"in step {self.taken} of the script"
-        return replace(failure, message=f"{failure.message}; seen {where}")
+        request = failure.request
+        if request == self.probe:
+            where = f"{where}, where request {request} asks in nobody's name"
+        if request not in range(len(self.case.requests)):
+            request = None  # it is none of the case's
+        return replace(failure, request=request, message=f"{failure.message}; seen {where}")
 
     def _take(self, step: Step) -> None:
         if isinstance(step, Admit):
@@ -405,7 +411,7 @@ class Machine:
         self._ask("evict")
         found: list[int] = []
         probe = self.probe
-        for _ in self.holdings.usable:
+        for _ in range(len(self.holdings.usable) + 1):  # the last one is one too many
             pages = self._reserved(probe, (len(found) + 1) * self.case.layout.page_size)
             if pages is None:
                 break
@@ -416,7 +422,7 @@ class Machine:
 
 def _numbers(asked: Any, method: str, *arguments: Any) -> list[int]:
     """The answer as plain numbers. Whatever else it is, it raises here, in the stage that gave it."""
-    return [int(one) for one in getattr(asked, method)(*arguments)]
+    return [index(one) for one in getattr(asked, method)(*arguments)]
 
 
 def _pages_or_full(asked: Any, method: str, *arguments: Any) -> list[int] | None:
