@@ -231,7 +231,7 @@ def files_under(*names):
     """The text files at or under these places of the project."""
     for name in names:
         places = [ROOT / name, *(ROOT / name).rglob("*")]
-        yield from (p for p in places if p.is_file() and p.suffix != ".pyc")
+        yield from (p for p in places if p.is_file() and p.suffix not in (".pyc", ".png"))
 
 
 def places_of_one_machine(text):
