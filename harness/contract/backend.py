@@ -29,7 +29,10 @@ STAGES = (
     "schedule",
 )
 """What a backend may implement. `draft(step) -> Drafted` lays a drafting phase out, and `extend(x, accepted,
-hidden (T, H)) -> Extended` what the drafter runs on after it (`contract.drafting`). `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
+hidden (T, H)) -> Extended` what the drafter runs on after it (`contract.drafting`). `process(x, logits,
+given: Constraints)` returns new logits, (T, vocabulary) float32 both (`contract.constraints`);
+`sample(x, given: Sampling) -> Accepted` (`contract.sampling`); `finish(accepted, rules: StopRules) ->
+Finished` (`contract.stopping`). `forward(x, prefix_tokens) -> logits (T, vocabulary)` is a whole
 engine: a `VerifyInput`, and the tokens of each request's prefix, (P_b,) int64 each; logits are of
 any float dtype, and those of padded rows are free. `pool(kv) -> PagePool` (`contract.serving`) makes
 what hands out pages over many rounds, `schedule() -> Scheduler` what runs when."""
