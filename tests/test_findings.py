@@ -90,7 +90,7 @@ def test_every_entry_is_a_finding() -> None:
     ("text", "words"),
     [
         ('[[finding]]\nname = "a"\n', "finding 1: Object missing required field `title`"),
-        (SOURCE.read_text("utf-8") * 2, "finding 6: the name 'sglang-extend-window' is taken"),
+        (SOURCE.read_text("utf-8") * 2, "finding 7: the name 'sglang-extend-window' is taken"),
     ],
     ids=["not-whole", "twice"],
 )

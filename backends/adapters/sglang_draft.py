@@ -81,6 +81,7 @@ class SglangDraft:
             device=step.seq_lens.device,
         )
         runner = SimpleNamespace(
+            model_config=SimpleNamespace(model_is_mrope=False),
             spec_algorithm=SimpleNamespace(is_standalone=lambda: False),
             token_to_kv_pool=OneLayer(step.k_cache, step.v_cache),
         )
