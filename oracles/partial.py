@@ -139,19 +139,34 @@ def _on_pairs(query: Query, held: Held, counts: Tensor, key: Tensor, scores: Sco
 
 
 def on_shared(query: Query, held: Held, scores: Scores) -> Partial:
-    """All nodes on one slice of the prefix."""
-    products = (query.heads.flatten(2, 3) @ held.keys.mT).view(*query.heads.shape[:4], -1)
-    logits, largest = scores.capped(products[0]), [products[1].amax(dim=-1)]  # (Hkv, N, G, n)
+    """All nodes on one slice of the prefix, of several requests at once.
+
+    `query.heads` is (2, Hkv, B, N, G, D) here and `query.at` (B, N), `held` (2, Hkv, B, n, D),
+    (Hkv, B, n, 2 * Dv) and (B, n): request i's nodes on request i's keys. The result has B before N.
+    """
+    asked = query.heads
+    products = (asked.flatten(3, 4) @ held.keys.mT).view(*asked.shape[:5], -1)
+    logits, largest = scores.capped(products[0]), [products[1].amax(dim=-1)]  # (Hkv, B, N, G, n)
     if scores.slopes is not None:
-        distance = query.at[:, None] - held.index
-        bias = scores.slopes[:, None, :, None] * distance[:, None]
+        distance = query.at[:, :, None] - held.index[:, None]
+        bias = scores.slopes[:, None, None, :, None] * distance[:, :, None]
         logits = logits - bias
         largest.append(bias.amax(dim=-1))
     highest = logits.amax(dim=-1)
     p = logits.sub_(highest[..., None]).exp_()
-    sums = (p.flatten(1, 2) @ held.values).view(*p.shape[:3], -1)
-    plain = held.values.sum(dim=-2)[:, None]
+    sums = (p.flatten(2, 3) @ held.values).view(*p.shape[:4], -1)
+    plain = held.values.sum(dim=-2)[:, :, None]
     return Partial(torch.stack((highest, *largest)), p.sum(dim=-1), sums, plain)
+
+
+def of_request(partial: Partial, i: int, nodes: int) -> Partial:
+    """The first `nodes` nodes of request i, out of what `on_shared` gives."""
+    return Partial(
+        partial.largest[:, :, i, :nodes],
+        partial.mass[:, i, :nodes],
+        partial.sums[:, i, :nodes],
+        partial.plain[:, i],
+    )
 
 
 def joined(a: Partial, b: Partial) -> Partial:

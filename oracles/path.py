@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from treeproof.oracles.partial import (
     grouped,
     joined,
     key_pairs,
+    of_request,
     on_own_lists,
     on_shared,
     value_pairs,
@@ -118,11 +119,18 @@ def attend_batch(
             torch.cat([torch.arange(keys.start, keys.stop) for _, keys in run]).to(device),
         )
         begin = 0
-        for b, keys in run:
-            here, begin = together.of(slice(begin, begin + len(keys))), begin + len(keys)
-            part = on_shared(Query(query.heads[:, :, nodes[b]], at[nodes[b]]), here, scores)
-            before = parts[b]
-            parts[b] = part if before is None else joined(before, part)
+        for alike in _alike(run, trees, shape.num_q_heads, chunk):
+            requests = [b for b, _ in alike]
+            counts, keys = [len(trees[b]) for b in requests], len(alike[0][1])
+            here = together.of(slice(begin, begin + keys * len(alike)))
+            begin += keys * len(alike)
+            rows = _rows([bounds[b] for b in requests], counts, device)
+            found = on_shared(
+                Query(query.heads[:, :, rows], at[rows]), _by_request(here, keys), scores
+            )
+            for i, (b, count) in enumerate(zip(requests, counts, strict=True)):
+                part, before = of_request(found, i, count), parts[b]
+                parts[b] = part if before is None else joined(before, part)
     visible = [
         len(keys) + length - one.shared
         for one, length in zip(seen, prefix_lens, strict=True)
@@ -168,21 +176,66 @@ def _runs(
 ) -> Iterator[list[tuple[int, range]]]:
     """(request, prefix keys) in pieces that all of its nodes see, as many as are made ready together.
 
-    Neither the scores of a piece nor the keys of a run are much more than `chunk` numbers.
+    Pieces of one length stand together, those of few nodes first. Neither the scores of a piece nor the
+    keys of a run are much more than `chunk` numbers.
     """
     widest = max(shape.head_dim, shape.v_head_dim)
     most = max(1, chunk // (2 * shape.num_kv_heads * widest))
-    run: list[tuple[int, range]] = []
+    pieces: list[tuple[int, range]] = []
     for b, (one, length) in enumerate(zip(seen, prefix_lens, strict=True)):
         step = max(1, min(most, chunk // (shape.num_q_heads * len(trees[b]))))
-        for low in range(one.shared, length, step):
-            piece = range(low, min(low + step, length))
-            if run and sum(len(keys) for _, keys in run) + len(piece) > most:
-                yield run
-                run = []
-            run.append((b, piece))
+        pieces += [
+            (b, range(low, min(low + step, length))) for low in range(one.shared, length, step)
+        ]
+    pieces.sort(key=lambda piece: (len(piece[1]), len(trees[piece[0]])))
+    run: list[tuple[int, range]] = []
+    held = 0
+    for piece in pieces:
+        if run and held + len(piece[1]) > most:
+            yield run
+            run, held = [], 0
+        run.append(piece)
+        held += len(piece[1])
     if run:
         yield run
+
+
+def _alike(
+    run: Sequence[tuple[int, range]], trees: Sequence[CandidateTree], heads: int, chunk: int
+) -> Iterator[list[tuple[int, range]]]:
+    """The pieces of a run by length, so many at once that their scores are about `chunk` numbers and
+    that no more than as many again are of nodes that ask twice."""
+    for length, same in groupby(run, key=lambda piece: len(piece[1])):
+        alike: list[tuple[int, range]] = []
+        asking = 0
+        for piece in same:
+            nodes = len(trees[piece[0]])
+            all_of_them = nodes * (len(alike) + 1)
+            if alike and (
+                all_of_them * heads * length > chunk or all_of_them > 2 * (asking + nodes)
+            ):
+                yield alike
+                alike, asking = [], 0
+            alike.append(piece)
+            asking += nodes
+        yield alike
+
+
+def _rows(first: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
+    """(B, most nodes) nodes of each request, its last one again where it has fewer: that answer is
+    dropped."""
+    step = torch.arange(max(counts))
+    last = torch.tensor(counts)[:, None] - 1
+    return (torch.tensor(first)[:, None] + torch.minimum(step, last)).to(device, non_blocking=True)
+
+
+def _by_request(held: Held, keys: int) -> Held:
+    """The same with a dimension for requests of so many keys each."""
+    return Held(
+        held.keys.unflatten(2, (-1, keys)),
+        held.values.unflatten(1, (-1, keys)),
+        held.index.unflatten(0, (-1, keys)),
+    )
 
 
 @dataclass(frozen=True)
