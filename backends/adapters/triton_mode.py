@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from functools import cache
 
 import torch
 
@@ -24,13 +25,19 @@ def interpreted() -> bool:
     Triton. Raises BackendUnavailable where Triton was imported too early for the interpreter.
     """
     said = os.environ.get(_VARIABLE, "")
-    wanted = said.lower() in {"1", "true", "yes", "on"} if said else not torch.cuda.is_available()
+    wanted = said.lower() in {"1", "true", "yes", "on"} if said else not _sees_cuda()
     if wanted and sys.modules.get("triton") and not _imported_interpreted():
         raise BackendUnavailable(
             f"triton was imported without {_VARIABLE}=1, and kernels do not run on the CPU without "
             "it: set it before anything imports triton, or check in a worker process"
         )
     return wanted
+
+
+@cache
+def _sees_cuda() -> bool:
+    """Asked once: the answer stays, and every launch asks."""
+    return torch.cuda.is_available()
 
 
 def import_triton() -> None:
