@@ -232,9 +232,9 @@ def _rows(first: Sequence[int], counts: Sequence[int], device: torch.device) -> 
 def _by_request(held: Held, keys: int) -> Held:
     """The same with a dimension for requests of so many keys each."""
     return Held(
-        held.keys.unflatten(2, (-1, keys)),
-        held.values.unflatten(1, (-1, keys)),
-        held.index.unflatten(0, (-1, keys)),
+        held.keys.reshape(*held.keys.shape[:2], -1, keys, held.keys.shape[3]),
+        held.values.reshape(len(held.values), -1, keys, held.values.shape[2]),
+        held.index.reshape(-1, keys),
     )
 
 

@@ -78,7 +78,7 @@ def test_a_slip_in_the_imports_of_a_backend_file_names_its_line(run: Run) -> Non
         ("--time", "later", "--time is 'later': accepted are times above 0"),
         ("--prefix", "-1", "--prefix is '-1': accepted are 0 to 1048576"),
         ("--workers", "999999", "--workers is '999999': accepted are 0 to 512"),
-        ("--report", "html", "No such option"),
+        ("--reports", "html", "No such option"),
     ],
 )
 def test_a_wrong_option_says_what_is_accepted(run: Run, option: str, value: str, said: str) -> None:

@@ -242,7 +242,8 @@ def test_the_installed_backends_are_listed_with_their_stages(run: Run) -> None:
     for name in ("cascade", "direct-mask", "page-table", "swa-window", "topology"):
         head = next(line for line in out.splitlines() if line.startswith(name))
         assert head == f"{name}  (treeproof.backends.{name.replace('-', '_')})"
-    assert out.count("  stages  build attend accept commit\n") == 4
+    assert out.count("  stages  build attend accept commit\n") == 3
+    assert "  stages  build attend process accept sample finish commit\n" in out
     assert "  stages  build attend merge accept commit\n" in out
 
 

@@ -239,7 +239,8 @@ class AcceptStopsOneEarly(Right):
 
 
 class SamplesByTheNextCoin(Topology):
-    """The last token is drawn by another request's coin."""
+    """The last token is drawn by another request's coin, where all numbers are sound: where one
+    request's are not, the probe of malformed input would see that it reaches the other."""
 
     case = CASE
     profile = "quick"
@@ -247,7 +248,12 @@ class SamplesByTheNextCoin(Topology):
     consumes = load("topology").consumes
 
     def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
-        return super().sample(x, replace(given, final_coins=given.final_coins.roll(1)))
+        coins, p = given.final_coins, given.target_probs
+        sound = bool(((coins >= 0) & (coins < 1)).all() & (p >= 0).all() & p.isfinite().all())
+        sound = sound and bool(
+            ((given.coins >= 0) & (given.coins < 1)).all() & ((p.sum(-1) - 1).abs() < 0.5).all()
+        )
+        return super().sample(x, replace(given, final_coins=coins.roll(1) if sound else coins))
 
 
 class CoinsOfTheFirst128Requests(SamplesByTheNextCoin):

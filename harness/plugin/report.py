@@ -125,6 +125,11 @@ class Reporter:
         keep_failures(found, settings, store=None, saved=())
         seconds = time.monotonic() - self.run.started
         self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
+        if settings.report_dir or settings.junit:
+            from treeproof.reports.files import write_reports
+
+            done = Run.read(self.run.folder.path)
+            write_reports([done], folder=settings.report_dir, junit=settings.junit)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from treeproof.engine.summary import Run

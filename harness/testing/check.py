@@ -11,6 +11,7 @@ from treeproof.contract.registry import entry_points, registered
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings, SettingsError
 from treeproof.engine.summary import Run
+from treeproof.reports.files import write_reports
 
 
 class RunOptions(TypedDict, total=False):
@@ -33,10 +34,13 @@ class RunOptions(TypedDict, total=False):
     store: str | Path | None
     ledger: str | Path | None
     endless: bool
+    report_dir: str | Path | None
+    junit: str | Path | None
 
 
 def check(*backends: str | Path, **options: Unpack[RunOptions]) -> Run:
-    """Check backends as `treeproof check` does, and return what was found. Prints nothing.
+    """Check backends as `treeproof check` does, and return what was found. Prints nothing; reports are
+    written where `report_dir` and `junit` say.
 
     `backends` are names of installed backends, `module:name`, files, or names registered in this
     very process, a notebook's cell for instance; those are checked in this process (`workers=0`),
@@ -65,7 +69,9 @@ def check(*backends: str | Path, **options: Unpack[RunOptions]) -> Run:
             )
     try:
         settings = RunSettings(backends=references, **_plain(options))
-        return run(settings)
+        found = run(settings)
+        write_reports([found], folder=settings.report_dir, junit=settings.junit)
+        return found
     except SettingsError as error:
         raise ValueError(str(error)) from None
 
@@ -79,7 +85,7 @@ def _plain(options: RunOptions) -> dict[str, Any]:
             fields[name] = tuple(value) if isinstance(value, list | tuple) else (value,)
     if "trees" in fields:
         fields["trees"] = tuple(map(Path, fields["trees"]))
-    for name in ("run_dir", "store", "ledger"):
+    for name in ("run_dir", "store", "ledger", "report_dir", "junit"):
         if fields.get(name) is not None:
             fields[name] = Path(fields[name])
     return fields

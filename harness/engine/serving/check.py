@@ -56,13 +56,21 @@ def serve(case: VerifyCase, trial: Trial) -> Machine | None:
     return machine
 
 
+def _is_its_own(trial: Trial, identity: Identity, stage: str) -> bool:
+    """Whether this evidence is of the backend's own work: what `store_kv` wrote is the reference's."""
+    written = trial.backend.capabilities.stores_kv and not trial.borrows("store")
+    if (identity, stage) == ("kv", "attend") and not written:
+        return False
+    return trial.has(stage) and not trial.borrows(stage)
+
+
 def _verdicts(trial: Trial, machine: Machine | None) -> None:
     """One cell a kind of evidence and stage, whatever the number of rounds."""
     failed = {(f.identity, f.evidence, f.stage) for f in trial.failures}
     ran = machine is not None and machine.tally.rounds > 0
     cells = {(cell.identity, cell.evidence, cell.stage): cell for cell in trial.cells}
     for identity, stage in _MEASURED:
-        if ran and trial.has(stage) and not trial.borrows(stage) and not trial.failures:
+        if ran and _is_its_own(trial, identity, stage) and not trial.failures:
             cells[identity, "measured", stage] = Cell(
                 identity=identity, evidence="measured", status="pass", stage=stage
             )
