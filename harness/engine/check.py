@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
@@ -55,18 +56,9 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
     if prepare.cache_info().misses > made:  # backends share it: the first of them pays
         oracle = trial.prepared.seconds
         trial.seconds = {"oracle": oracle, "generate": time.perf_counter() - start - oracle}
-    try:
-        _run(trial)
-    except BackendUnavailable as error:
-        if not trial.failures:
-            status: Status = "unsupported" if isinstance(error, DeviceLimit) else "unavailable"
-            return _no_verdict(case, backend, options, status, str(error))
-        trial.broke(raised(trial.stage, error))
-    except RuntimeError as error:
-        if not is_device_fault(error):
-            raise
-        # A kernel's fault comes to light at the next look at the device, which may be ours.
-        trial.broke(raised(trial.stage, error))
+    unable = _unable(trial, lambda: _run(trial))
+    if unable is not None:
+        return _no_verdict(case, backend, options, *unable)
     close(trial, trial.instance)
     _fill_gaps(trial)
     return trial.result()
@@ -75,20 +67,30 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
 def _check_script(case: VerifyCase, backend: Backend, options: CheckOptions) -> Checked:
     trial = Trial(backend, options, Scene.of(case, options.device))
     try:
-        serve(case, trial)
+        unable = _unable(trial, lambda: serve(case, trial))
+    except Refused as refused:
+        unable = "unsupported", str(refused)
+    if unable is not None:
+        return _no_verdict(case, backend, options, *unable)
+    _fill_gaps(trial)
+    return trial.result()
+
+
+def _unable(trial: Trial, work: Callable[[], object]) -> tuple[Status, str] | None:
+    """Do the work; why there is no verdict at all, where the backend found that it cannot run. Whatever
+    else comes of backend and device is a failure of the trial's."""
+    try:
+        work()
     except BackendUnavailable as error:
         if not trial.failures:
-            status: Status = "unsupported" if isinstance(error, DeviceLimit) else "unavailable"
-            return _no_verdict(case, backend, options, status, str(error))
+            return "unsupported" if isinstance(error, DeviceLimit) else "unavailable", str(error)
         trial.broke(raised(trial.stage, error))
     except RuntimeError as error:
         if not is_device_fault(error):
             raise
+        # A kernel's fault comes to light at the next look at the device, which may be ours.
         trial.broke(raised(trial.stage, error))
-    except Refused as refused:
-        return _no_verdict(case, backend, options, "unsupported", str(refused))
-    _fill_gaps(trial)
-    return trial.result()
+    return None
 
 
 def _no_verdict(
