@@ -22,7 +22,7 @@ from treeproof.commands.options import run_options, settings_from, soak_settings
 from treeproof.config import ConfigError
 from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import BackendError, BackendUnavailable, entry_points, load
-from treeproof.contract.wire import FileError, write_atomically
+from treeproof.contract.wire import FileError
 from treeproof.engine.settings import SettingsError
 
 BUILT_IN = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
@@ -357,15 +357,12 @@ def report(folders: tuple[Path, ...], output: Path) -> int:
     treeproof report nightly/* -o nightly.html
     """
     from treeproof.engine.summary import Run
+    from treeproof.reports.files import write_report
     from treeproof.reports.page.facts import page_of
     from treeproof.reports.page.render import render
 
-    written = render(page_of([Run.read(folder) for folder in folders])).encode("utf-8", "replace")
-    try:
-        write_atomically(output, written)
-    except OSError as error:
-        raise FileError(f"{output}: {error.strerror or error}") from error
-    click.echo(f"wrote {output} ({len(written) / 1e3:,.0f} kB)")
+    size = write_report(output, render(page_of([Run.read(folder) for folder in folders])))
+    click.echo(f"wrote {output} ({size / 1e3:,.0f} kB)")
     return CLEAN
 
 

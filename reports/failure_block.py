@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -121,7 +121,7 @@ def _tree(failure: Failure, request: Request, window: int | None) -> list[str]:
     if other is None or not 0 <= other < request.num_nodes:
         lines = draw_request(request, (row,), _TREE)
         return bracket(lines, row, row, ("", "here"))
-    sign = wrong_sign(failure, expected_reads(request, window)[row].has(failure.column or 0))
+    sign = _sign(failure, expected_reads(request, window)[row].has(failure.column or 0))
     due, does = _EDGE_WORDS[sign]
     lines = draw_request(request, (row, other), _TREE)
     return bracket(lines, row, other, (due, f"row {row} {does}"))
@@ -135,26 +135,32 @@ _EDGE_WORDS = {
 }
 
 
-def wrong_sign(failure: Failure, due: bool) -> str:
+def _sign(failure: Failure, due: bool) -> str:
     """The sign of `visibility.SIGNS` for a key that is wrongly read."""
     if not due:
         return "+"
     return {"reads-twice": "2", "heads-differ": "~", "wrong-weight": "~"}.get(failure.kind, "-")
 
 
-def _keys(
-    failures: Sequence[Failure], b: int, first: int | None, request: Request, window: int | None
-) -> list[Text]:
-    """The rows whose keys differ from what they must read, row `first` first; may be none."""
+def wrongly_read(
+    failures: Iterable[Failure], b: int, request: Request, window: int | None
+) -> Iterator[tuple[int, int, str, Failure]]:
+    """Row and logical column of each wrongly read key of request `b`, its sign, and who says so."""
     reads = expected_reads(request, window)
-    marks: dict[tuple[int, int], str] = {}
     for failure in failures:
         row, column = failure.row, failure.column
         if failure.identity != "visibility" or failure.request != b:
             continue
         if row is None or column is None or row >= request.num_nodes:
             continue
-        marks[row, column] = wrong_sign(failure, reads[row].has(column))
+        yield row, column, _sign(failure, reads[row].has(column)), failure
+
+
+def _keys(
+    failures: Sequence[Failure], b: int, first: int | None, request: Request, window: int | None
+) -> list[Text]:
+    """The rows whose keys differ from what they must read, row `first` first; may be none."""
+    marks = {(row, c): sign for row, c, sign, _ in wrongly_read(failures, b, request, window)}
     rows = sorted({row for row, _ in marks}, key=lambda row: (row != first, row))
     if not rows:
         return []

@@ -38,15 +38,21 @@ def write_reports(
 
         written[junit] = junit_xml(runs)
     for path, content in written.items():
-        data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
-        try:
-            write_atomically(path, data)
-        except OSError as error:
-            raise FileError(f"{path}: {error.strerror or error}") from error
+        write_report(path, content)
     summary = (environment or {}).get("GITHUB_STEP_SUMMARY")
     if summary:
         _append_summary(Path(summary), runs)
     return list(written)
+
+
+def write_report(path: Path, content: str | bytes) -> int:
+    """Write one whole or not at all; returns its bytes. Raises FileError where it cannot be written."""
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror or error}") from error
+    return len(data)
 
 
 def _append_summary(path: Path, runs: Sequence[Run]) -> None:

@@ -17,8 +17,8 @@ from treeproof.engine.summary import Run
 from treeproof.properties.expected import expected_reads
 from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
-from treeproof.reports.failure_block import wrong_sign
-from treeproof.reports.matrix import Tally, tallies
+from treeproof.reports.failure_block import wrongly_read
+from treeproof.reports.matrix import Tally, reason_lines, tallies
 from treeproof.reports.script_lines import script_lines
 from treeproof.reports.terminal import explained, figures, last_words, replay_command
 from treeproof.reports.text import shown
@@ -149,8 +149,6 @@ def _column(name: str, tally: Tally) -> Column:
 
 
 def _reasons(runs: Iterable[Run]) -> list[str]:
-    from treeproof.reports.matrix import reason_lines
-
     return [shown(line.plain.strip()) for run in runs for line in reason_lines(run, most=1000)]
 
 
@@ -186,9 +184,9 @@ def _cause(diagnosed: Diagnosed | None, failure: Failure) -> str:
 
 def _further_commands(run: Run, group: FailureGroup) -> dict[str, Any]:
     """`reduce` and `trace` of the kept case; empty while there is no file of it."""
-    words = shlex.split(replay_command(run, group))
-    if words[1] != "replay":
+    if group.reproducer is None:
         return {"reduce": "", "trace": ""}
+    words = shlex.split(replay_command(run, group))
     failure = group.failure
     row = ["--request", str(failure.request or 0), "--row", str(failure.row or 0)]
     reference = next(m.reference for m in run.meta.backends if m.name == group.backend)
@@ -301,17 +299,12 @@ def _recovered(checked: Checked, requests: range) -> list[dict[str, Any]]:
 
 def _marks(case: VerifyCase, checked: Checked, requests: range) -> list[list[Any]]:
     """Wrongly read keys: request, row, logical column, a sign of `visibility.SIGNS`, evidence."""
-    marks: list[list[Any]] = []
-    for failure in checked.failures[:MAX_OTHERS]:
-        b, row, column = failure.request, failure.row, failure.column
-        if failure.identity != "visibility" or b not in requests or b is None:
-            continue
-        request = case.requests[b]
-        if row is None or column is None or row >= request.num_nodes:
-            continue
-        due = expected_reads(request, case.shape.window)[row].has(column)
-        marks.append([b, row, column, wrong_sign(failure, due), failure.evidence])
-    return marks
+    failures, window = checked.failures[:MAX_OTHERS], case.shape.window
+    return [
+        [b, row, column, sign, failure.evidence]
+        for b in requests
+        for row, column, sign, failure in wrongly_read(failures, b, case.requests[b], window)
+    ]
 
 
 def _others(checked: Checked, requests: range) -> list[list[Any]]:
