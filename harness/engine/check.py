@@ -34,7 +34,7 @@ from treeproof.engine.checks.traces import judge_traces
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.checks.unable import DeviceLimit
 from treeproof.engine.serving.check import serve
-from treeproof.engine.serving.machine import Refused
+from treeproof.engine.serving.ends import Refused
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, raised

@@ -7,8 +7,8 @@ from treeproof.contract.event import Generated
 from treeproof.contract.failure import Cell, Identity
 from treeproof.engine.checks.stages import close
 from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.ends import Wrong
 from treeproof.engine.serving.machine import Machine
-from treeproof.engine.serving.verify import Wrong
 from treeproof.properties.violation import Violation
 
 _MEASURED: tuple[tuple[Identity, str], ...] = (

@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from treeproof.contract.case import Request
 from treeproof.contract.counter import address_hash
+from treeproof.contract.script import Turn
 from treeproof.contract.tree import CandidateTree
+from treeproof.engine.serving.request import Served
+from treeproof.engine.simplify import keep_nodes
 
 _WORD = 701  # address word of the draw
+
+
+def drafted_request(request: Request, served: Served, turn: Turn, seed: int) -> Request:
+    """The request with its tree filled in, behind what is ready of it."""
+    if turn.nodes is not None and turn.nodes < request.num_nodes:
+        request = keep_nodes(request, range(turn.nodes))
+    depth = max(request.tree.depth)
+    truth = served.truth
+    truth.grow(served.ready + depth + 1)
+    tree = drafted(
+        request.tree.parents,
+        turn.accept,
+        truth.tokens[served.ready : served.ready + depth + 1],
+        truth.model.vocab_size,
+        seed,
+    )
+    return replace(request, tree=tree, prefix_len=served.ready, prefix_tokens=())
+
+
+def idle_request() -> Request:
+    """One row that nobody asked for."""
+    return Request(tree=drafted((-1,), 0, (0,), 1, 0), row_of_node=(0,), prefix_len=0)
 
 
 def drafted(

@@ -34,9 +34,9 @@ def look_script(case: VerifyCase, backend: Backend, options: CheckOptions) -> tu
     if machine is not None:
         usable = Holdings(case.layout).usable
         if trial.has("pool"):
-            found += causes(case.layout.page_size, usable, machine.pool_calls)
+            found += causes(case.layout.page_size, usable, machine.paging.pool.calls)
         if trial.has("schedule"):
-            found += scheduling_causes(machine.schedule_calls)
+            found += scheduling_causes(machine.scheduling.scheduler.calls)
     names = [statement.name for statement in found]
     every = (*STATEMENTS, READS_SAMPLED, RUNS_AHEAD)
     return (

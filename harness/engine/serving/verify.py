@@ -6,7 +6,7 @@ is judged by itself and then handed on as it is: what is wrong and not seen at o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.stages import build
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
+from treeproof.engine.serving.ends import Wrong, stop_at
 from treeproof.engine.serving.memory import Memory
 from treeproof.engine.serving.step import Step
 from treeproof.oracles.traversal import greedy_walk
@@ -33,10 +34,6 @@ from treeproof.properties.contract import same_bits
 from treeproof.properties.probes.launch import Launched
 from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction
-
-
-class Wrong(Exception):
-    """A stage did something wrong: the failures are noted, and the script ends here."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +76,6 @@ def _left_alone(trial: Trial, step: Step, stage: str, *values: Any) -> Iterator[
     yield given
     for before, after in zip(values, given, strict=True):
         trial.unchanged(stage, before, after)
-
-
-def stop_at(trial: Trial, failures: Sequence[Failure]) -> None:
-    """Note what is wrong, if anything is, and go no further."""
-    if failures:
-        trial.note(*failures)
-        raise Wrong
 
 
 def _judge_built(trial: Trial, step: Step, x: VerifyInput, produced: Mapping[str, Any]) -> None:

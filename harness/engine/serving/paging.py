@@ -1,0 +1,114 @@
+"""Pages of requests, as a pool hands them out and takes them back; an account of them is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treeproof.backends.reference.pool import pool
+from treeproof.contract.layout import KVLayout
+from treeproof.contract.serving import PoolFull
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.asked import Asked, numbers
+from treeproof.engine.serving.ends import stop_at
+from treeproof.properties.holdings import Holdings
+from treeproof.properties.serving import judge_cached
+
+
+class Paging:
+    """The backend's pool, or the reference's. Requests are numbers, and so is `nobody`, which asks to
+    see what the pool answers."""
+
+    def __init__(self, trial: Trial, layout: KVLayout, nobody: int) -> None:
+        self.trial, self.page, self.nobody = trial, layout.page_size, nobody
+        self.pool = Asked(trial, "pool", pool, layout)
+        self.holdings = Holdings(layout)
+        self.published: list[tuple[int, ...]] = []
+
+    def match(self, number: int, prompt: Sequence[int]) -> list[int]:
+        pages = self._ask("match", number, list(prompt)) or []
+        self.holdings.matched(number, pages, (len(prompt) - 1) // self.page)
+        return pages
+
+    def reserve(self, number: int, columns: int) -> list[int] | None:
+        """Pages of a request, or None where there are not enough."""
+        pages = self._ask("reserve", number, columns)
+        if pages is None:
+            return None
+        self.holdings.reserved(number, pages, columns)
+        return pages
+
+    def trim(self, number: int, columns: int) -> list[int]:
+        """What the request holds after it."""
+        self._ask("trim", number, columns)
+        self.holdings.trimmed(number, columns)
+        return self.holdings.held[number]
+
+    def slide(self, number: int, first: int) -> list[int]:
+        """What the request holds after it, -1 in place of pages that are gone."""
+        self._ask("slide", number, first)
+        self.holdings.slid(number, first)
+        return self.holdings.held[number]
+
+    def publish(self, number: int, tokens: Sequence[int], served: int) -> None:
+        """All tokens but the last have keys, and so many of them were served."""
+        self.published.append(tuple(tokens[:served]))
+        self._ask("publish", number, list(tokens), served)
+
+    def release(self, number: int) -> None:
+        self._ask("release", number)
+        self.holdings.released(number)
+
+    def evict(self) -> None:
+        self._ask("evict")
+
+    def look_up(self, number: int, tokens: Sequence[int]) -> None:
+        """What the cache knows of a sequence that was stopped: nothing that was served to nobody."""
+        page = self.page
+        pages = self._ask("match", self.nobody, list(tokens)) or []
+        self._ask("release", self.nobody)
+        known = next(
+            (
+                end
+                for end in range(len(pages) * page, 0, -page)
+                if any(p[: end + 1] == tuple(tokens[: end + 1]) for p in self.published)
+            ),
+            0,
+        )
+        stop_at(self.trial, judge_cached(number, len(pages) * page, known))
+
+    def all_free(self) -> None:
+        """Take every page, one after another: so many are there as there were."""
+        self.evict()
+        found: list[int] = []
+        for _ in range(len(self.holdings.usable) + 1):  # the last one is one too many
+            pages = self.reserve(self.nobody, (len(found) + 1) * self.page)
+            if pages is None:
+                break
+            found = pages
+        self.holdings.all_free(found)
+        self.release(self.nobody)
+
+    def slots(self, pages: Sequence[int], end: int, device: str) -> Tensor:
+        """(end,) slots of the first columns of who holds these pages."""
+        own = torch.tensor(pages, device=device)
+        column = torch.arange(end, device=device)
+        return own[column // self.page] * self.page + column % self.page
+
+    def _ask(self, method: str, *arguments: Any) -> list[int] | None:
+        """What the pool says; None: that it is full."""
+        return self.pool.answer(_pages_or_full, method, *arguments)
+
+
+def _pages_or_full(asked: Any, method: str, *arguments: Any) -> list[int] | None:
+    """Pages of an answer that has some; None where there is no room, which is an answer as well."""
+    try:
+        if method in ("match", "reserve"):
+            return numbers(asked, method, *arguments)
+        getattr(asked, method)(*arguments)
+    except PoolFull:
+        return None
+    return []
