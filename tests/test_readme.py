@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from treeproof.cli import EXIT_CODES, cli
+from treeproof.cli import cli
+from treeproof.commands.exit_codes import EXIT_CODES
 from treeproof.contract.failure import IDENTITIES
 
 ROOT = Path(__file__).resolve().parent.parent

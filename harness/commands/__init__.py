@@ -1,1 +1,1 @@
-"""What the command line is made of: its options, what was asked for by name, the doctor."""
+"""One file a command of the command line, and what commands share: options, what was asked for, exit codes."""

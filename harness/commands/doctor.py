@@ -1,4 +1,4 @@
-"""Is this machine able to run treeproof? One finding a line, with what to do about it."""
+"""`treeproof doctor`: is this machine able to run treeproof? One finding a line, with what to do about it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,33 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
+from treeproof.commands.exit_codes import CLEAN, USAGE
+
 TESTED_HYPOTHESIS = "6.170"
 """What is drawn from a seed rests on interfaces of Hypothesis that may change between releases."""
+
+
+@click.command()
+def doctor() -> int:
+    """Say whether this machine is ready, and what to do.
+
+    \b
+    treeproof doctor
+
+    Exit code 0: it can; 2: it cannot.
+    """
+    from treeproof.reports.console import open_console, prose, write
+
+    found = examine(Path.cwd())
+    lines = []
+    for finding in found:
+        mark = "ok" if finding.ok else "NO"
+        lines.append(prose(f"{mark}  {finding.name:<10}  {finding.found}"))
+        lines += [prose(f"{'':16}{finding.advice}")] if finding.advice else []
+    write(open_console(), lines)
+    return CLEAN if all(finding.ok for finding in found) else USAGE
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What `treeproof init-backend` does: an adapter, its test and a CI workflow, none of them over a file."""
+"""`treeproof init-backend`: an adapter, its test and a CI workflow, none of them over a file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from treeproof.commands.adapter_text import ADAPTER, READS, TEST, WORKFLOW
+from treeproof.commands.exit_codes import CLEAN
+from treeproof.commands.options import PATH
 from treeproof.contract.backend import NAME
 from treeproof.contract.json_text import FileError
 from treeproof.contract.registry import BackendError, entry_points
+
+
+@click.command("init-backend")
+@click.argument("name")
+@click.option("--folder", type=PATH, default=Path(), help="Where to write; default here.")
+@click.option(
+    "--reads",
+    type=click.Choice(tuple(READS)),
+    default=next(iter(READS)),
+    help="How the kernel is told the tree; default mask.",
+)
+def init_backend(name: str, folder: Path, reads: str) -> int:
+    """Write an adapter for your own kernel.
+
+    NAME is what reports call it: a-z, 0-9, '.', '_' and '-'. Three files are written, and none over
+    a file that is there: the adapter, its pytest test, and a GitHub workflow for a GPU runner. Until
+    your kernel's call is put in, the adapter computes in plain torch, so all of it runs at once.
+
+    \b
+    treeproof init-backend my-kernel                      writes my_kernel.py, test_my_kernel.py
+    treeproof init-backend my-kernel --reads page-table
+    treeproof init-backend my-kernel --folder tests/kernels
+
+    \b
+    --reads mask         a flat mask of each row over prefix and tree, and lists of slots
+    --reads page-table   a page table of each prefix, and a mask among the rows of its tree
+    --reads row-lists    one list of slots a row: its prefix, its ancestors, itself
+    """
+    from treeproof.reports.console import command, open_console, write
+
+    done = write_adapter(name, folder, reads)
+    adapter, test = shlex.quote(str(done.adapter)), shlex.quote(str(done.test))
+    write(
+        open_console(),
+        [
+            f"wrote {done.adapter}: call your kernel at ①, and say at ② to ④ what it does",
+            f"wrote {done.test}",
+            f"wrote {done.workflow}: name your runner in it; it runs",
+            command(f"      {done.gate}"),
+            "",
+            "It holds a stand-in until your kernel is in, so both of these pass now:",
+            command(f"treeproof check {adapter}"),
+            command(f"pytest {test}"),
+        ],
+    )
+    return CLEAN
 
 
 @dataclass(frozen=True)
@@ -27,7 +77,7 @@ class Written:
     """The command of the workflow, which runs where its repository begins."""
 
 
-def init_backend(name: str, folder: Path, reads: str) -> Written:
+def write_adapter(name: str, folder: Path, reads: str) -> Written:
     """Write the files of a backend `name`, whose kernel reads one of `READS`, into `folder`.
 
     The workflow goes where GitHub looks for it, at the root of the repository that `folder` lies in,

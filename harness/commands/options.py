@@ -16,6 +16,10 @@ from treeproof.engine.settings import RunSettings
 SOAK_SECONDS = 1800.0
 """How long a soak goes on where nothing else is said."""
 
+PATH = click.Path(path_type=Path)
+CASE_FILE = click.argument("case_file", metavar="CASE.json", type=PATH)
+BACKEND = click.option("--backend", metavar="NAME|FILE", help="The backend to check the case on.")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -1,0 +1,51 @@
+"""`treeproof fuzz`: new cases until the time is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from treeproof.commands.asked import require_known
+from treeproof.commands.check import BUILT_IN
+from treeproof.commands.exit_codes import EXIT_CODES
+from treeproof.commands.interrupt import interruptible
+from treeproof.commands.leave_reports import leave_reports
+from treeproof.commands.options import run_options, soak_settings
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("targets", nargs=-1, metavar="[BACKEND|FILE]...")
+@run_options(
+    "backend", "identity", "time", "profile", "dtype", "seed", "device", "ledger", "run-dir",
+    "workers", "launch-timeout", "fail-fast", "reduce",
+)  # fmt: skip
+def fuzz(targets: tuple[str, ...], **options: Any) -> int:
+    """Draw new cases until the time is over.
+
+    As check, for as long as you like: 30 minutes unless --time says otherwise, with the profile soak
+    (trees of up to 129 rows, prefixes of up to 4,096 keys, all dtypes) unless --profile does. Each
+    run draws other cases; the seed is printed, and the same seed draws the same cases again.
+    Failures are reduced and kept as those of check are, and replayed first in the next run; of
+    cases that pass, only the counts are kept. Profile, seed and time of [tool.treeproof] are for
+    check alone.
+
+    \b
+    treeproof fuzz --time 30m
+    treeproof fuzz my_kernel.py --time 8h -x -n 16
+    treeproof fuzz my_kernel.py --profile nightly --device cuda --dtype bfloat16 --time 1h
+    """
+    settings = soak_settings(options, targets, BUILT_IN)
+    require_known(settings.backends)
+    from treeproof.engine.runner import run
+    from treeproof.reports.console import open_console
+    from treeproof.reports.progress import Progress
+    from treeproof.reports.terminal import report
+
+    console = open_console()
+    console.print(f"seed {settings.seed}, profile {settings.profile}", soft_wrap=True)
+    with interruptible(), Progress(console, every=60.0) as progress:
+        found = run(settings, progress)
+    report(console, found)
+    leave_reports([found], settings.report_dir, settings.junit)
+    return found.exit_code

@@ -1,0 +1,51 @@
+"""`treeproof replay`: is a failure fixed?"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treeproof.commands.asked import backend_for, read_case
+from treeproof.commands.exit_codes import CLEAN, USAGE, VIOLATED
+from treeproof.commands.options import BACKEND, CASE_FILE, run_options, settings_from
+from treeproof.contract.wire import FileError
+
+
+@click.command()
+@CASE_FILE
+@BACKEND
+@run_options("device", "launch-timeout")
+def replay(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
+    """Run a failure again: FIXED or FAILED?
+
+    Exit code 0: fixed; 1: it fails still; 2: ERROR, it could not be found out. A case file never
+    makes code be imported, so a backend that is a file is given with --backend. It runs on the
+    device that it failed on, unless another is given.
+
+    \b
+    treeproof replay .treeproof/runs/RUN/failures/cascade-kv-stray-write.json
+    treeproof replay failure.json --backend my_kernel.py
+    treeproof replay failure.json --backend my_kernel.py --in-process
+    """
+    _, reproducer = read_case(case_file)
+    reference = backend_for(case_file, reproducer, backend)
+    if reproducer is None:
+        raise FileError(f"{case_file} is a plain case with no failure to replay: try reduce")
+    settings = settings_from({**options, "device": device}, (reference,))
+    from treeproof.engine import replay as engine
+    from treeproof.reports.console import open_console, write
+    from treeproof.reports.replayed import replay_lines
+
+    done = engine.replay(
+        reproducer,
+        reference,
+        device=settings.device if device else None,
+        launch_timeout=settings.launch_timeout,
+        in_process=settings.workers == 0,
+    )
+    words = ["treeproof", "replay", str(case_file), *(["--backend", backend] if backend else [])]
+    write(open_console(), replay_lines(done, reproducer, shlex.join(words)))
+    return {"FIXED": CLEAN, "FAILED": VIOLATED}.get(done.outcome, USAGE)
