@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from treeproof.contract.failure import Evidence, Failure
@@ -18,6 +19,9 @@ from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction
 
 Rows = tuple[tuple[int | None, ...], ...]
+
+COMPANIONS = "what lies beside keys and values"
+"""Pools that are no layer's and move with the accepted path: hidden rows, indexer keys."""
 
 
 def _failure(
@@ -239,3 +243,8 @@ def _misplaced(scene: Scene, prediction: Prediction, slot: int) -> Failure:
         f"column {column} does not hold {row_name(request, row)} after the commit",
         request=b, row=row, column=column,
     )  # fmt: skip
+
+
+def in_pool(failure: Failure, pool: str) -> Failure:
+    """The failure of a commit, and in which of several pools it is; empty: in the only one or the first."""
+    return replace(failure, message=f"{failure.message}, in {pool}") if pool else failure

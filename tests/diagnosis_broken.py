@@ -266,6 +266,37 @@ def move_pages(self, x, b, sources, targets):
     ]
 
 
+def is_of_a_layer(x, cache):
+    return cache.shape[1:] == (x.shape.num_kv_heads, x.shape.head_dim)
+
+
+class KnowsLayers(Plain):
+    """A commit that knows the caches of layers; `beside` is what it does to others."""
+
+    def commit(self, x, accepted, k_cache, v_cache):
+        if is_of_a_layer(x, k_cache):
+            self.lengths = getattr(self, "now", accepted.accept_len)
+            self.now = accepted.accept_len.clone()
+            return super().commit(x, accepted, k_cache, v_cache)
+        done = super().commit(x, accepted, k_cache.clone(), v_cache.clone())
+        self.beside(x, accepted, k_cache, v_cache)
+        return done
+
+    def beside(self, x, accepted, k_cache, v_cache):
+        pass
+
+
+class MovesPagesBeside(KnowsLayers):
+    def beside(self, x, accepted, k_cache, v_cache):
+        broken(moves=move_pages)().commit(x, accepted, k_cache, v_cache)
+
+
+class CountsAsBefore(KnowsLayers):
+    def beside(self, x, accepted, k_cache, v_cache):
+        length = torch.minimum(self.lengths, accepted.accept_len)
+        Plain().commit(x, replace(accepted, accept_len=length), k_cache, v_cache)
+
+
 def values_stay(self, moves, k_cache, v_cache):
     held = [k_cache[source].clone() for source, _ in moves]
     for (_, target), content in zip(moves, held, strict=True):
@@ -800,6 +831,9 @@ BROKEN = {
         (ReadsWhatItBrings, TWO),
     ],
     "not-compacted": [(broken(moves=lambda self, x, b, sources, targets: []), TWO)],
+    "companion-left-behind": [(KnowsLayers, TWO)],
+    "companion-by-page": [(MovesPagesBeside, PAGED)],
+    "companion-by-old-lengths": [(CountsAsBefore, TWO)],
     "moved-in-place": [(broken(move=move_in_place), ONE)],
     "page-moved-for-token": [(broken(moves=move_pages), PAGED)],
     "half-moved": [

@@ -186,4 +186,8 @@ def _same_commit(found: Commit, predicted: Commit, world: World, turn: int) -> b
         and found.next_root == predicted.next_root
         and (found.k == predicted.k)[judged].all()
         and (found.v == predicted.v)[judged].all()
+        and all(
+            (a == z)[judged].all()
+            for a, z in zip(found.companions, predicted.companions, strict=True)
+        )
     )

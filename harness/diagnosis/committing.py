@@ -9,6 +9,7 @@ import numpy as np
 
 from treeproof.diagnosis.accepted_lists import ACCEPTED_LISTS
 from treeproof.diagnosis.boundary import BOUNDARY
+from treeproof.diagnosis.companions import COMPANIONS
 from treeproof.diagnosis.evidence import Commit, partly
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
 from treeproof.diagnosis.moving import Moves, committed, right_moves
@@ -162,10 +163,12 @@ def half_moved(right: World) -> Iterator[tuple[str, World]]:
             return every[part(len(every))]
 
         yield detail, _with(right, committed(ground, moves))
-    yield (
-        "some lanes or heads of each row move",
-        _with(right, tuple(map(_partly_moved, right.commits))),
-    )
+    partly_moved = tuple(map(_partly_moved, right.commits))
+    yield "some lanes of each row move", _with(right, partly_moved)
+    of_heads = (
+        replace(a, beside=z.companions) for a, z in zip(partly_moved, right.commits, strict=True)
+    )  # what lies beside keys and values has one head
+    yield "some heads of each row move", _with(right, tuple(of_heads))
     count = len(ground.requests)
     if count > 1:
         requests: dict[str, Callable[[int], bool]] = {
@@ -230,6 +233,7 @@ def next_root_not_bonus(right: World) -> Iterator[tuple[str, World]]:
 
 COMMITTING: tuple[Hypothesis, ...] = (
     not_compacted,
+    *COMPANIONS,
     moved_in_place,
     *BOUNDARY,
     half_moved,

@@ -39,6 +39,8 @@ def partly(source: int) -> int:
 
 
 Counts = npt.NDArray[np.float64]
+Origins = npt.NDArray[np.int64]
+"""(num_slots,) slot whose old contents each slot holds."""
 Writes = Mapping[int, tuple[int, int]]
 """Slot to the flat rows whose K and V it holds; slots that did not change are left out."""
 
@@ -118,12 +120,18 @@ class Walk:
 @dataclass(frozen=True)
 class Commit:
     """One commit: slot whose old K, whose old V each slot holds (`STRANGE`: none's), both
-    (num_slots,); new lengths and next roots, one a request."""
+    (num_slots,); new lengths and next roots, one a request. `beside`: the same of the two caches that
+    are moved along with them; None: as K and V."""
 
-    k: npt.NDArray[np.int64]
-    v: npt.NDArray[np.int64]
+    k: Origins
+    v: Origins
     seq_lens: tuple[int, ...]
     next_root: tuple[int, ...]
+    beside: tuple[Origins, Origins] | None = None
+
+    @property
+    def companions(self) -> tuple[Origins, Origins]:
+        return self.beside or (self.k, self.v)
 
 
 @dataclass(frozen=True)

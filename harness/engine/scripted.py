@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 
 from msgspec.structs import replace
@@ -73,12 +73,17 @@ def plainer_steps(step: Step) -> Iterator[Step]:
         yield replace(step, turns=(*step.turns[:i], *step.turns[i + 1 :]))
     for idle in {0, step.idle - 1} if step.idle else ():
         yield replace(step, idle=idle)
+    others = {turn.request for turn in step.turns}
     for i, turn in enumerate(step.turns):
-        for plainer in _plainer_turns(turn):
+        for plainer in _plainer_turns(turn, others):
             yield replace(step, turns=(*step.turns[:i], plainer, *step.turns[i + 1 :]))
 
 
-def _plainer_turns(turn: Turn) -> Iterator[Turn]:
+def _plainer_turns(turn: Turn, others: Set[int]) -> Iterator[Turn]:
+    """An earlier request may take the turn, where it has none in that round: then this one may go."""
+    for request in range(turn.request):
+        if request not in others:
+            yield replace(turn, request=request)
     if turn.nodes is not None:
         yield replace(turn, nodes=None)
     if turn.stop is not None:

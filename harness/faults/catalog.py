@@ -10,6 +10,7 @@ from treeproof.faults import (
     borrowed,
     candidates,
     commits,
+    companions,
     degenerate,
     drafts,
     edges,
@@ -92,6 +93,7 @@ FAULTS: tuple[Fault, ...] = (
     *layers.FAULTS,
     *sample_rules.FAULTS,
     *served.FAULTS,
+    *companions.FAULTS,
 )
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from treeproof.backends.reference.pool import PagedPool
 from treeproof.backends.reference.schedule import Schedule
 from treeproof.contract.backend import Backend
-from treeproof.contract.case import Request, VerifyCase
+from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Identity
 from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
 from treeproof.faults.fault import Fault, Plant
-from treeproof.faults.smallest import SERVED, case, request
+from treeproof.faults.smallest import request, script
 
 
 def _serving(stage: str, made: Callable[..., Any]) -> Plant:
@@ -125,13 +125,9 @@ _PREFILLED: tuple[Step, ...] = (Admit(request=0), Prefill(request=0))
 _ROUND = Round(turns=(Turn(request=0),))
 
 
-def _script(*requests: Request, steps: Sequence[Step], **settings: Any) -> VerifyCase:
-    return case(*requests, script=steps, **{"spare_pages": 4, **SERVED, **settings})
-
-
 def _shared(*prefixes: int, steps: Sequence[Step], shared: int) -> VerifyCase:
     requests = [request(prefix=p) for p in prefixes]
-    return _script(*requests, steps=steps, layout={"shared_prefix": shared})
+    return script(*requests, steps=steps, layout={"shared_prefix": shared})
 
 
 _LATER = (*_PREFILLED, Admit(request=1))
@@ -139,17 +135,17 @@ _LATER = (*_PREFILLED, Admit(request=1))
 _POOLS: tuple[tuple[str, str, str, type[PagedPool], VerifyCase, tuple[str, ...]], ...] = (
     (
         "surplus-kept", "pool-keeps-surplus", "slots that were reserved for drafts are never given back", _KeepsSurplus,
-        _script(request((-1, 0), 1), steps=[*_PREFILLED, _ROUND]),
+        script(request((-1, 0), 1), steps=[*_PREFILLED, _ROUND]),
         ("B073", "sgl-project/sglang#13826"),
     ),
     (
         "last-page-kept", "pool-keeps-last-page", "the last page of a request that leaves is never given back",
-        _KeepsLastPage, _script(request(prefix=1), steps=_PREFILLED), ("B073",),
+        _KeepsLastPage, script(request(prefix=1), steps=_PREFILLED), ("B073",),
     ),
     (
         "open-page-given-back", "pool-frees-open-page", "the last page goes back while there are keys in it",
         _TrimsOneTooMany,
-        _script(request(prefix=2), page_size=2, steps=[*_PREFILLED, _ROUND, _ROUND]),
+        script(request(prefix=2), page_size=2, steps=[*_PREFILLED, _ROUND, _ROUND]),
         (),
     ),
     (
@@ -159,7 +155,7 @@ _POOLS: tuple[tuple[str, str, str, type[PagedPool], VerifyCase, tuple[str, ...]]
     ),
     (
         "held-pages-evicted", "pool-evicts-held-pages", "the cache gives up pages that a request holds", _EvictsWhatIsHeld,
-        _script(
+        script(
             request(prefix=2), request(prefix=2),
             steps=[*_PREFILLED, Evict(), Admit(request=1), Prefill(request=1)],
         ),
@@ -178,7 +174,7 @@ _POOLS: tuple[tuple[str, str, str, type[PagedPool], VerifyCase, tuple[str, ...]]
     ),
     (
         "caches-past-the-stop", "cache-past-the-stop", "tokens past a stop are part of what is cached", _CachesPastTheStop,
-        _script(
+        script(
             request((-1, 0), 1),
             steps=[*_PREFILLED, Round(turns=(Turn(request=0, accept=1, stop=1),))],
         ),
@@ -187,7 +183,7 @@ _POOLS: tuple[tuple[str, str, str, type[PagedPool], VerifyCase, tuple[str, ...]]
     (
         "window-in-bigrams", "window-edge-one-on", "live pages of a window go back, for its edge is counted in other keys",
         _SlidesByBigrams,
-        _script(
+        script(
             request(prefix=2), window=2, steps=[*_PREFILLED, _ROUND], layout={"evicted": True},
         ),
         ("B074", "sgl-project/sglang#34870"),
@@ -229,7 +225,7 @@ FAULTS = (
         "sampled-inside-prompt",
         "drafter-reads-sampled",
         "in the middle of a prompt the drafter reads a sampled token, not the next one",
-        _script(request(prefix=2), steps=[Admit(request=0), Prefill(request=0, tokens=1)]),
+        script(request(prefix=2), steps=[Admit(request=0), Prefill(request=0, tokens=1)]),
         ("B083", "sgl-project/sglang#26800"),
         stage="schedule",
         identity="candidate",
@@ -239,7 +235,7 @@ FAULTS = (
         "runs-ahead",
         "runs-ahead",
         "a request runs again before its last result is back",
-        _script(request(prefix=1), steps=[*_PREFILLED, _ROUND]),
+        script(request(prefix=1), steps=[*_PREFILLED, _ROUND]),
         ("B085", "vllm-project/vllm#52071"),
         stage="schedule",
         identity="candidate",

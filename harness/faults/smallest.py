@@ -13,7 +13,7 @@ from treeproof.contract.script import Step
 from treeproof.contract.shape import AttentionShape, Full, Window
 from treeproof.contract.tree import CandidateTree
 
-SERVED = {"head_dims": (16, 16), "rotary": 100.0}
+SERVED: dict[str, Any] = {"head_dims": (16, 16), "rotary": 100.0}
 """Of cases with a script: what a small model that serves them has."""
 
 FORK = (-1, 0, 0)
@@ -75,3 +75,8 @@ def case(
         seed=seed,
         script=tuple(script),
     )
+
+
+def script(*requests: Request, steps: Sequence[Step], **settings: Any) -> VerifyCase:
+    """A case with a script, and pages to spare for it; `settings` as `case` takes them."""
+    return case(*requests, script=steps, **{"spare_pages": 4, **SERVED, **settings})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
@@ -12,7 +16,11 @@ from treeproof.engine.garble import garble
 from treeproof.properties import candidate, contract, kv, traversal
 from treeproof.properties.probes.codes import sign_codes
 from treeproof.properties.probes.storage import Caches
+from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation
+
+COMPANION_LANES = 32
+"""Of what moves with keys and values and is no layer's, a hidden row and an indexer key."""
 
 
 def judge_rounds(trial: Trial, x: VerifyInput) -> None:
@@ -74,30 +82,66 @@ def _emitted(trial: Trial, walks: list[candidate.Walk], rows: list[int]) -> None
     trial.judged("candidate", "measured", "accept", wrong)
 
 
+@dataclass(frozen=True)
+class _Pool:
+    """A pair of caches that lives by the slots. `name`: empty for K and V themselves. `beside`: what
+    other layers hold."""
+
+    name: str
+    before: tuple[Tensor, Tensor]
+    beside: tuple[Tensor, Tensor]
+
+
+def _pools(scene: Scene) -> tuple[_Pool, ...]:
+    """K and V, whose codes are moved as they are, and what moves along with them."""
+    shape, slots = scene.case.shape, scene.case.layout.num_slots
+    k, v, k_beside, v_beside = (
+        sign_codes(slots, shape.num_kv_heads, width, salt, scene.device).to(scene.stored_dtype)
+        for width, salt in (
+            (shape.head_dim, 3), (shape.v_head_dim, 4), (shape.head_dim, 7), (shape.v_head_dim, 8),
+        )
+    )  # fmt: skip
+    hidden, indexer, *others = (
+        sign_codes(slots, 1, COMPANION_LANES, salt, scene.device).to(scene.dtype)
+        for salt in (9, 10, 11, 12)
+    )
+    return (
+        _Pool("", (k, v), (k_beside, v_beside)),
+        _Pool(kv.COMPANIONS, (hidden, indexer), (others[0], others[1])),
+    )
+
+
+def _moves_everything(moves: Sequence[kv.Move]) -> set[int]:
+    """Rounds in which all pools are moved, as a pool takes as long as the first one: the one that moves
+    most rows, and the last."""
+    count = [
+        sum(row != j for rows in m.prediction.rows for j, row in enumerate(rows)) for m in moves
+    ]
+    return {count.index(max(count)), len(count) - 1}
+
+
 def _commit(trial: Trial, seen: VerifyInput) -> None:
     if not trial.wants("kv", "measured"):
         return
-    shape, slots, device = trial.case.shape, trial.case.layout.num_slots, trial.scene.device
-    stored = trial.scene.stored_dtype  # codes are moved as they are
-    before = (
-        sign_codes(slots, shape.num_kv_heads, shape.head_dim, 3, device).to(stored),
-        sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 4, device).to(stored),
-    )
-    beside = (
-        sign_codes(slots, shape.num_kv_heads, shape.head_dim, 7, device).to(stored),
-        sign_codes(slots, shape.num_kv_heads, shape.v_head_dim, 8, device).to(stored),
-    )
+    pools, moves = _pools(trial.scene), trial.prepared.moves
+    everywhere = _moves_everything(moves)
     failures: list[Failure] = []
-    for move, accepted in zip(trial.prepared.moves, trial.prepared.accepted, strict=True):
-        caches = Caches.laid(trial.case.layout, before[0].clone(), before[1].clone(), *beside)
-        given = copied(seen), copied(accepted)
-        result = trial.call("commit", trial.instance.commit, *given, caches.k, caches.v)
-        trial.unchanged("commit", seen, given[0])
-        trial.unchanged("commit", accepted, given[1])
-        done = contract.valid_committed(result, trial.scene)
-        with trial.timed("check"):
-            failures += kv.judge_commit(trial.scene, move, done, before, caches.by_slot())
-            failures += kv.judge_strayed(caches.strayed(), "commit")
+    for turn, (move, accepted) in enumerate(zip(moves, trial.prepared.accepted, strict=True)):
+        found: list[Failure] = []
+        for pool in pools if turn in everywhere else pools[:1]:
+            k, v = (cache.clone() for cache in pool.before)
+            caches = Caches.laid(trial.case.layout, k, v, *pool.beside)
+            given = copied(seen), copied(accepted)
+            result = trial.call("commit", trial.instance.commit, *given, caches.k, caches.v)
+            trial.unchanged("commit", seen, given[0])
+            trial.unchanged("commit", accepted, given[1])
+            done = contract.valid_committed(result, trial.scene)
+            with trial.timed("check"):
+                own = kv.judge_commit(trial.scene, move, done, pool.before, caches.by_slot())
+                own += kv.judge_strayed(caches.strayed(), "commit")
+                # What is wrong in the first pool is no news in another.
+                found = found or [kv.in_pool(failure, pool.name) for failure in own]
+        failures += found
     if trial.borrows("commit"):
         trial.not_checked("kv", "measured", "commit", "reference: its commit stage calls ours")
     else:
