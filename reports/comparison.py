@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from treeproof.engine.failure_group import FailureGroup, Key
+from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.gathered import Key
 from treeproof.engine.summary import Run
 
 NOTABLE = 1.25

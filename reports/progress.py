@@ -10,8 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from treeproof.contract.event import Began, CaseDrawn, Checked, Event, Tolerated, WorkerLost
-from treeproof.engine.completed import COMPLETED
-from treeproof.engine.summary import REDUCED_UNIT
+from treeproof.engine.completed import COMPLETED, REDUCED_UNIT
 from treeproof.reports.case_sheet import count
 from treeproof.reports.drawing import plain
 

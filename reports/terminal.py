@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import CaseDrawn
 from treeproof.contract.wire import FileError
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.figures import distinct_trees, margins_by_dtype
@@ -196,7 +195,7 @@ def _reduction(run: Run, group: FailureGroup) -> str:
     reduced = group.reduced
     if reduced is None:
         return "not reduced"
-    drawn = {event.case: event for event in run.events if isinstance(event, CaseDrawn)}
+    drawn = run.found.cases
     tries = count(reduced.evaluations, "try").replace("trys", "tries")
     rest = "" if reduced.complete else ", not yet the smallest"
     if reduced.original not in drawn or group.case != reduced.reduced:

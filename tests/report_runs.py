@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.event import CaseDrawn, Checked, Event, Finished
@@ -77,22 +81,19 @@ def run_of(
     versions: dict[str, str] | None = None,
 ) -> Run:
     """A run folder on disk with these verdicts; `exit_code` None: what the verdicts say."""
-    folder_ = RunFolder(folder)
-    folder_.create(
-        RunMeta(
-            started="2026-01-01T00:00:00+00:00",
-            settings={"profile": "quick"},
-            seed=7,
-            device="cpu",
-            device_name="a processor",
-            backends=tuple(BackendMeta(reference=name, name=name) for name in backends),
-            command=("treeproof", "check", *backends),
-            versions=versions or {"torch": "2.13.0"},
-        )
+    meta = RunMeta(
+        started="2026-01-01T00:00:00+00:00",
+        settings={"profile": "quick"},
+        seed=7,
+        device="cpu",
+        device_name="a processor",
+        backends=tuple(BackendMeta(reference=name, name=name) for name in backends),
+        command=("treeproof", "check", *backends),
+        versions=versions or {"torch": "2.13.0"},
     )
     events: list[Event] = []
     for case, verdicts in found:
-        folder_.write_case(case)
+        RunFolder(folder).write_case(case)
         rows = tuple(request.num_nodes for request in case.requests)
         prefixes = tuple(request.prefix_len for request in case.requests)
         events += [
@@ -103,6 +104,20 @@ def run_of(
     if exit_code is None:
         exit_code = 1 if any(verdicts.failures for _, verdicts in found) else 0
     events.append(Finished(exit_code=exit_code, seconds=1.0))
+    return written(folder, meta, events)
+
+
+def written(folder: Path, meta: RunMeta, events: Iterable[Event]) -> Run:
+    """The run with this meta.json and these events, of one writer."""
+    run = RunFolder(folder)
+    run.create(meta)
     for event in events:
-        append_event(folder_.events_path("w0"), event)
+        append_event(run.events_path("w0"), event)
     return Run.read(folder)
+
+
+def again(run: Run, folder: Path, *further: Event, **changes: Any) -> Run:
+    """The same run in another folder, with more events and another meta.json."""
+    shutil.copytree(run.folder.path / "cases", folder / "cases", dirs_exist_ok=True)
+    meta = msgspec.structs.replace(run.meta, **changes)
+    return written(folder, meta, [*run.events, *further])

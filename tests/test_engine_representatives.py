@@ -58,7 +58,7 @@ def reduced(fails, failure=FAILURE, case=CASE):
     checked = Checked(case=case.id, backend="b", cells=(), failures=(failure,))
     group = FailureGroup(
         backend="b", identity="visibility", kind="reads-sibling", checks=1, case=case.id,
-        failure=failure, checked=checked,
+        failure=failure, read=lambda: checked,
     )  # fmt: skip
     folder = SimpleNamespace(read_case=lambda name: case, write_case=lambda case: None)
     run = SimpleNamespace(checks=(), failures=(group,), folder=folder)

@@ -40,8 +40,8 @@ def test_events_and_meta_read_back_as_they_were_written(tmp_path: Path) -> None:
     folder.create(make_meta())
     written(folder.events_path("w0-1"), FIRST)
     written(folder.events_path("run"), SECOND)
-    events, damage = folder.read_events()
-    assert (set(events), damage) == ({FIRST, SECOND}, ())
+    run = Run.read(folder.path)
+    assert (set(run.events), run.damage) == ({FIRST, SECOND}, ())
     assert folder.read_meta() == make_meta()
     with pytest.raises(FileError, match="already holds a run"):
         folder.create(make_meta())
@@ -74,10 +74,10 @@ def test_what_stands_before_a_damaged_line_is_read_and_the_damage_is_told(tmp_pa
     path.write_bytes(b"\n".join(lines))
     clean = Finished(exit_code=0, seconds=1.0)
     written(folder.events_path("w1"), clean)
-    events, (damage,) = folder.read_events()
-    assert events == (FIRST, clean)
-    assert damage.startswith(f"{path}: line 2: ")
     run = Run.read(tmp_path)
+    (damage,) = run.damage
+    assert list(run.events) == [FIRST, clean]
+    assert damage.startswith(f"{path}: line 2: ")
     assert run.exit_code == 3
     assert damage in run.missing
 

@@ -100,7 +100,7 @@ def test_every_case_goes_to_every_backend(backend: Callable[[str, str], str]) ->
     assert pairs == {(case.id, name) for case in CASES for name in ("one", "two")}
     assert (found.exit_code, found.failures, found.missing) == (0, (), ())
     assert sorted(map(repr, heard)) == sorted(map(repr, found.events))
-    assert Run.read(Path("run")).events == found.events
+    assert list(Run.read(Path("run")).events) == list(found.events)
 
 
 def test_a_failure_is_a_verdict_with_its_case_on_disk(backend: Callable[[str, str], str]) -> None:

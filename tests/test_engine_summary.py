@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 from pathlib import Path
 
 import pytest
+from report_runs import written
 
 from treeproof.contract.event import CaseDrawn, Checked, Event, Finished, Reduced
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Severity, Status
-from treeproof.engine.run_folder import BackendMeta, RunFolder, RunMeta
+from treeproof.engine.run_folder import BackendMeta, RunMeta
 from treeproof.engine.summary import Run, percentile
+
+RUNS = tempfile.TemporaryDirectory()
+NUMBERS = itertools.count()
 
 
 def cell(identity: Identity, status: Status, evidence: Evidence = "measured") -> Cell:
@@ -41,7 +47,7 @@ def make_run(
             for n in backends
         ),
     )
-    return Run(RunFolder(Path("nowhere")), meta, events)
+    return written(Path(RUNS.name, str(next(NUMBERS))), meta, events)
 
 
 def test_the_matrix_counts_cells_of_both_evidences() -> None:

@@ -8,9 +8,8 @@ import xml.etree.ElementTree as ET
 from datetime import date
 from pathlib import Path
 
-import msgspec
 import pytest
-from report_runs import HOSTILE, checked, leak, run_of, star
+from report_runs import HOSTILE, again, checked, leak, run_of, star
 
 from treeproof.contract.event import Tolerated
 from treeproof.contract.failure import COLUMNS
@@ -144,8 +143,7 @@ def test_what_the_ledger_tolerates_is_skipped_with_that_for_a_reason(tmp_path: P
     tolerated = Tolerated(
         case=case.id, backend="mine", identity="visibility", kind="reads-sibling-0", entry=1
     )
-    meta = msgspec.structs.replace(run.meta, ledger=(entry,))
-    found = cases(Run(run.folder, meta, (*run.events, tolerated)))
+    found = cases(again(run, tmp_path / "again", tolerated, ledger=(entry,)))
     (skipped,) = found["treeproof.mine.visibility"]
     assert (skipped.tag, skipped.get("message")) == (
         "skipped",

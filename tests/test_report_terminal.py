@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from report_runs import again, written
 from rich.console import Console
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
@@ -116,7 +118,7 @@ def run_of(
         device_name="cpu",
         backends=tuple(backends),
     )
-    return Run(RunFolder(folder), meta, tuple(events))
+    return written(folder, meta, events)
 
 
 @pytest.fixture
@@ -237,14 +239,14 @@ def test_event_classes_of_few_cases_are_warned_about(folder: Path) -> None:
     assert "tree:chain=4" in warning
     assert "tree:root-only=0" in warning
     assert "tree:star" not in warning
-    given = summary_lines(run_of(folder, events, trees=["shapes.json"]))
+    given = summary_lines(run_of(folder.with_name("given"), events, trees=["shapes.json"]))
     assert not any("fewer than" in line.plain for line in given)
 
 
 def test_the_figures_name_the_versions_that_decided(folder: Path) -> None:
     run = run_of(folder, [drawn(1)])
     versions = {"treeproof": "0.1.0", "torch": "2.13.0+cpu"}
-    told = Run(run.folder, msgspec.structs.replace(run.meta, versions=versions), run.events)
+    told = again(run, folder.with_name("told"), versions=versions)
     assert figures(told)[-2] == "versions treeproof 0.1.0, torch 2.13.0+cpu"
 
 
@@ -296,10 +298,12 @@ def test_without_a_reproducer_the_check_is_the_command(folder: Path) -> None:
 def test_a_backend_found_by_its_name_needs_no_option(folder: Path) -> None:
     found = leaking_run(folder)
     by_name = BackendMeta(reference="causal", name="causal")
-    meta = msgspec.structs.replace(found.meta, backends=(GOOD, by_name))
-    run = Run(found.folder, meta, found.events)
+    run = again(found, folder.with_name("again"), backends=(GOOD, by_name))
+    shutil.copytree(
+        found.folder.path / "failures", run.folder.path / "failures", dirs_exist_ok=True
+    )
     assert replay_command(run, run.failures[0]) == (
-        "treeproof replay run/failures/causal-visibility-reads-sibling.json"
+        "treeproof replay again/failures/causal-visibility-reads-sibling.json"
     )
 
 

@@ -9,6 +9,8 @@ from treeproof.contract.event import CaseDrawn, Checked
 COMPLETED = ("pass", "fail", "tie")
 SAVED = "saved-"
 """Begins the units of cases that are replayed from an earlier run."""
+REDUCED_UNIT = "reduced"
+"""Unit of the cases that the reducer made: shown, and counted in no figure."""
 _NAMED = 3
 
 

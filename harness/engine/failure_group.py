@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from treeproof.contract.event import Checked, Diagnosed, Reduced
 from treeproof.contract.failure import Failure, Identity
+from treeproof.engine.gathered import Key
 
 SEVERITIES = ("crash", "hang", "wrong")
 """Worst first."""
-
-Key = tuple[str, Identity, str]
-"""Backend, identity, kind: failures alike in these are the same one."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,18 @@ class FailureGroup:
     """Drawn cases that failed so on this backend."""
     case: str
     failure: Failure
-    checked: Checked
+    read: Callable[[], Checked]
+    """Reads `checked`, which may be large, from the run's folder."""
     reduced: Reduced | None = None
     diagnosed: Diagnosed | None = None
     """Its cause, where evidence of it could be gathered; `failure.cause` is its name."""
     reproducer: Path | None = None
     """None while the run is not finished."""
+
+    @property
+    def checked(self) -> Checked:
+        """The check with all that it saw. Raises FileError where it is not on disk any more."""
+        return self.read()
 
     @property
     def key(self) -> Key:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from treeproof.contract.event import Checked, Covered, Event, Tolerated
+from treeproof.contract.event import Checked
 from treeproof.contract.failure import Failure
 from treeproof.contract.known_failure import KnownFailure
+from treeproof.engine.gathered import Gathered
 
 State = Literal["tolerated", "unexpected-pass", "quarantined", "expired", "not-reached"]
 
@@ -34,39 +35,27 @@ class EntryState:
 class KnownFailures:
     """Which failures of which checks the ledger tolerates."""
 
-    def __init__(self, entries: Sequence[KnownFailure], events: Iterable[Event]) -> None:
-        by_number = {entry.number: entry for entry in entries}
-        self._entries: dict[tuple[str, str], set[KnownFailure]] = {}
-        for event in events:
-            if isinstance(event, Tolerated):
-                place = (event.case, event.backend)
-                self._entries.setdefault(place, set()).add(by_number[event.entry])
+    def __init__(self, entries: Sequence[KnownFailure], found: Gathered) -> None:
+        self._by_number = {entry.number: entry for entry in entries}
+        self._tolerated = found.tolerated
 
     def tolerates(self, check: Checked, failure: Failure) -> bool:
         """Whether an entry was written down for this check and tolerates this failure."""
-        entries = self._entries.get((check.case, check.backend), ())
-        return any(entry.tolerates(failure) for entry in entries)
+        entries = self._tolerated.get((check.case, check.backend), ())
+        return any(self._by_number[number].tolerates(failure) for number in entries)
 
 
 def entry_states(
-    entries: Sequence[KnownFailure],
-    events: Iterable[Event],
-    today: date,
+    entries: Sequence[KnownFailure], found: Gathered, today: date
 ) -> tuple[EntryState, ...]:
     """In the order of the ledger."""
-    failing: dict[int, set[tuple[str, str]]] = {entry.number: set() for entry in entries}
-    reached: Counter[int] = Counter()
-    for event in events:
-        if isinstance(event, Tolerated):
-            failing[event.entry].add((event.case, event.backend))
-        elif isinstance(event, Covered):
-            reached[event.entry] += event.checks
+    failing = Counter(number for numbers in found.tolerated.values() for number in numbers)
     shown = {entry.finding for entry in entries if entry.finding and failing[entry.number]}
     return tuple(
         _state(
             entry,
-            len(failing[entry.number]),
-            reached[entry.number],
+            failing[entry.number],
+            found.covered[entry.number],
             entry.days_left(today),
             together=entry.finding in shown,
         )

@@ -19,6 +19,7 @@ from treeproof.contract.event import Checked, Event, Reduced
 from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.wire import FailureKey, Reproducer
 from treeproof.engine import simplify
+from treeproof.engine.completed import REDUCED_UNIT
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss
@@ -27,7 +28,7 @@ from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.seat import Seat
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import FailureStore, Saved
-from treeproof.engine.summary import REDUCED_UNIT, Run
+from treeproof.engine.summary import Run
 from treeproof.engine.supply import case_drawn
 from treeproof.engine.worker import InternalError
 from treeproof.engine.worker_pool import Done, Known, WorkerPool

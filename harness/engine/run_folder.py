@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked, Event
-from treeproof.contract.failure import Cell
+from treeproof.contract.event import Event
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.layout import CacheLayout
 from treeproof.contract.wire import (
@@ -36,7 +35,34 @@ from treeproof.contract.wire import (
 EVENTS_VERSION = 1
 """What `meta.json` and events are written as; older ones are read, newer ones are refused."""
 
+MAX_LINE = 256 << 20
+"""Bytes of one event that are read; no writer writes nearly as many."""
+
 _event_decoder = msgspec.json.Decoder(Event)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an event stands. Files of events only grow, so there it stays."""
+
+    path: Path
+    offset: int
+
+    def read(self) -> Event:
+        """The event, from the file. Raises FileError where it is not there any more."""
+        for _, event in each_event(self.path, self.offset):
+            return event
+        raise FileError(f"{self.path}: nothing at byte {self.offset} any more")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Where a file of events does not read, and why."""
+
+    where: str
+
+
+Placed = tuple[Place, Event]
 
 
 class BackendMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,17 +169,15 @@ class RunFolder:
         except msgspec.DecodeError as error:
             raise FileError(f"{self.meta_path}: {error}") from error
 
-    def read_events(self) -> tuple[tuple[Event, ...], tuple[str, ...]]:
-        """The events of all writers, each writer's in its own order and up to a damaged line; and
-        where each such line is, in words."""
-        events: list[Event] = []
-        damage: list[str] = []
+    def placed_events(self) -> Iterator[Placed | Damage]:
+        """The events of all writers one after another, each writer's in its own order and up to a
+        damaged line, which is told in its place. One is in memory at a time."""
         for path in sorted(self.path.glob("events-*.ndjson")):
             try:
-                events.extend(each_event(path))
+                for offset, event in each_event(path):
+                    yield Place(path, offset), event
             except FileError as error:
-                damage.append(f"{error}; nothing behind it in this file was read")
-        return tuple(events), tuple(damage)
+                yield Damage(f"{error}; nothing behind it in this file was read")
 
 
 def file_name(identity: str, kind: str) -> str:
@@ -178,37 +202,39 @@ def append_event(path: Path, event: Event) -> None:
 
 def read_events(path: Path, offset: int = 0) -> list[Event]:
     """Events of one file from a byte offset on, as `each_event` reads them."""
-    return list(each_event(path, offset))
+    return [event for _, event in each_event(path, offset)]
 
 
-def each_event(path: Path, offset: int = 0) -> Iterator[Event]:
-    """Events of one file from a byte offset on, one line in memory at a time.
+def each_event(path: Path, offset: int = 0) -> Iterator[tuple[int, Event]]:
+    """Events of one file from a byte offset on, each with its own; one line is in memory at a time.
 
     A last line without its line break was torn by the end of its writer and is left out. Any other
     line that does not read raises FileError.
     """
-    verdicts: dict[tuple[Cell, ...], tuple[Cell, ...]] = {}
     try:
         with path.open("rb") as stream:
-            before = stream.read(offset)
-            for number, line in enumerate(stream, start=before.count(b"\n") + 1):
+            stream.seek(offset)
+            while line := stream.readline(MAX_LINE):
                 if line.endswith(b"\n"):
-                    yield _shared(_event(line, path, number), verdicts)
+                    yield offset, _event(line, path, offset)
+                elif len(line) == MAX_LINE:
+                    raise FileError(f"{path}: {_line(path, offset)}: more than {MAX_LINE} bytes")
+                offset += len(line)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from error
 
 
-def _event(line: bytes, path: Path, number: int) -> Event:
+def _event(line: bytes, path: Path, offset: int) -> Event:
     try:
         return _event_decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise FileError(f"{path}: line {number}: {error}") from error
+        raise FileError(f"{path}: {_line(path, offset)}: {error}") from error
 
 
-def _shared(event: Event, verdicts: dict[tuple[Cell, ...], tuple[Cell, ...]]) -> Event:
-    """The event; its verdicts are one object with those of other checks that are alike. Most are,
-    and of a hundred thousand checks a run can then be held in memory."""
-    if isinstance(event, Checked):
-        cells = verdicts.setdefault(event.cells, event.cells)
-        msgspec.structs.force_setattr(event, "cells", cells)
-    return event
+def _line(path: Path, offset: int) -> str:
+    """The line at a byte offset, by its number."""
+    before = 0
+    with path.open("rb") as stream:
+        while offset > 0 and (part := stream.read(min(offset, 1 << 20))):
+            before, offset = before + part.count(b"\n"), offset - len(part)
+    return f"line {before + 1}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -25,51 +25,45 @@ from treeproof.contract.event import (
 )
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
 from treeproof.contract.kernels import Kernel
-from treeproof.engine.completed import COMPLETED, unchecked_shapes
-from treeproof.engine.failure_group import SEVERITIES, FailureGroup, Key
+from treeproof.engine.completed import COMPLETED, REDUCED_UNIT, unchecked_shapes
+from treeproof.engine.failure_group import SEVERITIES, FailureGroup
+from treeproof.engine.gathered import Gathered, Key
 from treeproof.engine.ledger_state import EntryState, KnownFailures, entry_states
-from treeproof.engine.loss import with_loss
-from treeproof.engine.run_folder import RunFolder, RunMeta
+from treeproof.engine.run_folder import Damage, RunFolder, RunMeta
 
-REDUCED_UNIT = "reduced"
-"""Unit of the cases that the reducer made: shown, and counted in no figure."""
 CLEAN, VIOLATED, INCOMPLETE, OWN_FAULT, INTERRUPTED = 0, 1, 3, 4, 130
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, finished or cut short."""
+    """A run, finished or cut short. Evidence of its checks stays in its folder until it is asked for."""
 
     folder: RunFolder
     meta: RunMeta
-    events: tuple[Event, ...]
-    damage: tuple[str, ...] = ()
-    """Where a file of events does not read, in words; what stands before that is among `events`."""
+    found: Gathered
 
     @classmethod
     def read(cls, path: Path) -> Run:
         """The run in a folder. Raises FileError where there is none or a newer treeproof wrote it."""
         folder = RunFolder(path)
-        return cls(folder, folder.read_meta(), *folder.read_events())
+        return cls(folder, folder.read_meta(), Gathered.of(folder.placed_events()))
 
-    @cached_property
-    def _all_cases(self) -> dict[str, CaseDrawn]:
-        cases: dict[str, CaseDrawn] = {}
-        for event in self.events:
-            if isinstance(event, CaseDrawn):
-                cases.setdefault(event.case, event)
-        return cases
+    @property
+    def events(self) -> Iterator[Event]:
+        """All of it, read from the folder anew, one after another."""
+        return (one[1] for one in self.folder.placed_events() if not isinstance(one, Damage))
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Where a file of events does not read, in words; what stands before that was read."""
+        return tuple(self.found.damage)
 
     @cached_property
     def _all_checks(self) -> dict[tuple[str, str], Checked]:
         """By case and backend, in the order of the cases whatever worker was first."""
-        found: dict[tuple[str, str], Checked] = {}
-        for event in self.events:
-            if isinstance(event, Checked):
-                place = (event.case, event.backend)
-                found[place] = with_loss(found[place], event) if place in found else event
-        order = {case: i for i, case in enumerate(self._all_cases)}
-        return dict(sorted(found.items(), key=lambda item: (order.get(item[0][0], 0), item[0][1])))
+        order = {case: i for i, case in enumerate(self.found.cases)}
+        by_case = self.found.checks.items()
+        return dict(sorted(by_case, key=lambda item: (order.get(item[0][0], 0), item[0][1])))
 
     @cached_property
     def cases(self) -> tuple[CaseDrawn, ...]:
@@ -77,7 +71,7 @@ class Run:
 
         A soak is over before the last ones are checked; those are none of it.
         """
-        drawn = (case for case in self._all_cases.values() if case.unit != REDUCED_UNIT)
+        drawn = (case for case in self.found.cases.values() if case.unit != REDUCED_UNIT)
         if not self.meta.settings.get("endless"):
             return tuple(drawn)
         begun = {case for case, _ in self._all_checks}
@@ -85,9 +79,14 @@ class Run:
 
     @cached_property
     def checks(self) -> tuple[Checked, ...]:
-        """Verdicts on these cases, one for each case and backend."""
+        """Verdicts on these cases, one for each case and backend. Of failures that are alike in all but
+        words there is one, without any; `whole` has them all."""
         own = {case.case for case in self.cases}
         return tuple(check for (case, _), check in self._all_checks.items() if case in own)
+
+    def whole(self, check: Checked) -> Checked:
+        """A check with all its failures, in words, and what was recovered, from the folder."""
+        return self.found.whole(check)
 
     @cached_property
     def ledger(self) -> tuple[EntryState, ...]:
@@ -96,11 +95,11 @@ class Run:
             return ()
         # It was held against the day the run began, and so it stays when a report is made later.
         today = datetime.fromisoformat(self.meta.started).date()
-        return entry_states(self.meta.ledger, self.events, today)
+        return entry_states(self.meta.ledger, self.found, today)
 
     @cached_property
     def _known(self) -> KnownFailures:
-        return KnownFailures(self.meta.ledger, self.events)
+        return KnownFailures(self.meta.ledger, self.found)
 
     def untolerated(self, check: Checked) -> tuple[Failure, ...]:
         """Failures of a check that no entry of the ledger tolerates."""
@@ -184,9 +183,9 @@ class Run:
         by_way = attrgetter("mode", "on", "name")
         return {name: tuple(sorted(found, key=by_way)) for name, found in seen.items()}
 
-    @cached_property
+    @property
     def losses(self) -> tuple[WorkerLost, ...]:
-        return tuple(event for event in self.events if isinstance(event, WorkerLost))
+        return tuple(self.found.losses)
 
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:
@@ -197,11 +196,9 @@ class Run:
             failures = self.untolerated(check)
             for identity, kind in dict.fromkeys((f.identity, f.kind) for f in failures):
                 found.setdefault((check.backend, identity, kind), []).append(check)
-        reduced = {
-            (e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Reduced)
-        }
+        reduced, diagnosed = self.found.reduced, self.found.diagnosed
         groups = [
-            self._group(key, checks, reduced.get(key), self._diagnoses.get(key))
+            self._group(key, checks, reduced.get(key), diagnosed.get(key))
             for key, checks in found.items()
         ]
         return tuple(
@@ -216,14 +213,11 @@ class Run:
             )
         )
 
-    @cached_property
-    def shown(self) -> dict[tuple[str, str], Shown]:
-        """What was seen on the smallest case of a failure, by case and backend."""
-        return {(e.case, e.backend): e for e in self.events if isinstance(e, Shown)}
-
-    @cached_property
-    def _diagnoses(self) -> dict[tuple[str, str, str], Diagnosed]:
-        return {(e.backend, e.identity, e.kind): e for e in self.events if isinstance(e, Diagnosed)}
+    def shown(self, case: str, backend: str) -> Shown | None:
+        """What was seen on the smallest case of a failure, from the folder."""
+        place = self.found.shown.get((case, backend))
+        event = None if place is None else place.read()
+        return event if isinstance(event, Shown) else None
 
     def _group(
         self,
@@ -238,7 +232,8 @@ class Run:
             smallest = self._all_checks.get((reduced.reduced, backend), checked)
             if any(f.key == (identity, kind) for f in self.untolerated(smallest)):
                 checked = smallest
-        failure = next(f for f in self.untolerated(checked) if f.key == (identity, kind))
+        read = partial(self.whole, checked)
+        failure = next(f for f in self.untolerated(read()) if f.key == (identity, kind))
         if diagnosed is not None:
             failure = msgspec.structs.replace(failure, cause=diagnosed.cause)
         path = self.folder.reproducer_path(backend, identity, kind)
@@ -249,14 +244,14 @@ class Run:
             checks=len(checks),
             case=checked.case,
             failure=failure,
-            checked=checked,
+            read=read,
             reduced=reduced,
             diagnosed=diagnosed,
             reproducer=path if path.exists() else None,
         )
 
     def _size(self, case: str) -> tuple[int, int, str]:
-        drawn = self._all_cases[case]
+        drawn = self.found.cases[case]
         return (sum(drawn.rows), sum(drawn.prefixes), case)
 
     @cached_property
@@ -277,16 +272,13 @@ class Run:
     @cached_property
     def time_split(self) -> dict[str, float]:
         """Seconds of work, all workers together: generate, then what the checks report."""
-        split = {"generate": sum(case.seconds for case in self.cases)}
-        for check in self.checks:
-            for part, seconds in check.seconds.items():
-                split[part] = split.get(part, 0.0) + seconds
-        return split
+        drawing = sum(case.seconds for case in self.cases)
+        return {**self.found.seconds, "generate": drawing + self.found.seconds.get("generate", 0.0)}
 
-    @cached_property
+    @property
     def finished(self) -> Finished | None:
         """None where the run was cut short without a word."""
-        return next((e for e in self.events if isinstance(e, Finished)), None)
+        return self.found.finished
 
     @property
     def unexpected_passes(self) -> tuple[EntryState, ...]:

@@ -22,11 +22,11 @@ from treeproof.contract.failure import COLUMNS, Failure
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import FailureKey, Reproducer, decode_reproducer
 from treeproof.engine.beginning import versions
+from treeproof.engine.completed import REDUCED_UNIT
 from treeproof.engine.in_flight import Entering
 from treeproof.engine.loss import not_checked
 from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.settings import RunSettings
-from treeproof.engine.summary import REDUCED_UNIT
 from treeproof.engine.supply import case_drawn
 from treeproof.generate.cases import cases
 from treeproof.generate.profiles import settings_of

@@ -204,7 +204,7 @@ def _drawing(run: Run, group: FailureGroup) -> dict[str, Any]:
         return {"missing": shown(str(error))}
     if case.script:
         return {"missing": "its columns move from round to round; the steps above are the case"}
-    requests = _chosen(case, group.failure.request)
+    requests, checked = _chosen(case, group.failure.request), group.checked
     ledger, window = SlotLedger.of(case), case.shape.window
     return {
         "case": case.id,
@@ -213,10 +213,10 @@ def _drawing(run: Run, group: FailureGroup) -> dict[str, Any]:
         "at": [group.failure.request, group.failure.row, group.failure.column],
         "requests": [_request(case.requests[b], b, ledger, window) for b in requests],
         "left_out": len(case.requests) - len(requests),
-        "recovered": _recovered(group.checked, requests),
-        "marks": _marks(case, group.checked, requests),
-        "others": _others(group.checked, requests),
-        "seen": _seen(case, run.shown.get((group.case, group.backend)), requests),
+        "recovered": _recovered(checked, requests),
+        "marks": _marks(case, checked, requests),
+        "others": _others(checked, requests),
+        "seen": _seen(case, run.shown(group.case, group.backend), requests),
     }
 
 
