@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeproof.contract.case import AttentionShape
 from treeproof.contract.inputs import LayerParameters
+from treeproof.oracles.own_keys import OwnKeys
 
 # Each product is wanted of the numbers and of their magnitudes (the error bound needs both), so
 # queries, keys and values travel as a pair: as they are, and absolute.
@@ -87,25 +89,22 @@ class Partial:
     largest: Tensor  # (2 or 3, Hkv, N, G): logit, scale * sum |q||k|, and bias where there is one
     mass: Tensor  # (Hkv, N, G): sum of exp(logit - largest logit)
     sums: Tensor  # (Hkv, N, G, 2 * Dv): the same times v, times |v|
-    plain: Tensor  # (Hkv, N or 1, 2 * Dv): sum of v, of |v|; 1 where all nodes read the same keys
+    plain: Tensor  # (Hkv, N, 2 * Dv): sum of v, of |v|
 
 
-def on_own_lists(
-    query: Query, held: Held, lists: list[list[int]], scores: Scores, chunk: int
-) -> Partial:
+def on_own_lists(query: Query, held: Held, lists: OwnKeys, scores: Scores, chunk: int) -> Partial:
     """Each node on its own list: a pair of node and key after the other, about `chunk` numbers a time."""
-    lengths = [len(keys) for keys in lists]
     width = query.heads[:, :, 0].numel() + held.values[:, 0].numel() * query.heads.shape[3]
-    parts, low = [], 0
-    while low < len(lists):
-        high, pairs = low + 1, lengths[low]
-        while high < len(lists) and (pairs + lengths[high]) * width <= chunk:
-            pairs, high = pairs + lengths[high], high + 1
-        keys = torch.tensor([key for each in lists[low:high] for key in each])
+    device, end = query.at.device, np.cumsum(lists.counts)
+    parts, low, before = [], 0, 0
+    while low < len(end):
+        high = max(low + 1, int(np.searchsorted(end, before + chunk // width, "right")))
+        told = torch.from_numpy(
+            np.concatenate((lists.counts[low:high], lists.keys[before : end[high - 1]]))
+        ).to(device, non_blocking=True)
         some = Query(query.heads[:, :, low:high], query.at[low:high])
-        counts = torch.tensor(lengths[low:high], device=query.at.device)
-        parts.append(_on_pairs(some, held, counts, keys.to(counts.device), scores))
-        low = high
+        parts.append(_on_pairs(some, held, told[: high - low], told[high - low :], scores))
+        low, before = high, int(end[high - 1])
     return one_after_another(parts)
 
 
@@ -142,7 +141,8 @@ def on_shared(query: Query, held: Held, scores: Scores) -> Partial:
     """All nodes on one slice of the prefix, of several requests at once.
 
     `query.heads` is (2, Hkv, B, N, G, D) here and `query.at` (B, N), `held` (2, Hkv, B, n, D),
-    (Hkv, B, n, 2 * Dv) and (B, n): request i's nodes on request i's keys. The result has B before N.
+    (Hkv, B, n, 2 * Dv) and (B, n): request i's nodes on request i's keys. The result has B before N,
+    and N of 1 in `plain`: all nodes of a request read the same keys.
     """
     asked = query.heads
     products = (asked.flatten(3, 4) @ held.keys.mT).view(*asked.shape[:5], -1)
@@ -157,16 +157,6 @@ def on_shared(query: Query, held: Held, scores: Scores) -> Partial:
     sums = (p.flatten(2, 3) @ held.values).view(*p.shape[:4], -1)
     plain = held.values.sum(dim=-2)[:, :, None]
     return Partial(torch.stack((highest, *largest)), p.sum(dim=-1), sums, plain)
-
-
-def of_request(partial: Partial, i: int, nodes: int) -> Partial:
-    """The first `nodes` nodes of request i, out of what `on_shared` gives."""
-    return Partial(
-        partial.largest[:, :, i, :nodes],
-        partial.mass[:, i, :nodes],
-        partial.sums[:, i, :nodes],
-        partial.plain[:, i],
-    )
 
 
 def joined(a: Partial, b: Partial) -> Partial:
@@ -186,31 +176,31 @@ def one_after_another(parts: Sequence[Partial]) -> Partial:
         torch.cat([part.largest for part in parts], dim=2),
         torch.cat([part.mass for part in parts], dim=1),
         torch.cat([part.sums for part in parts], dim=1),
-        torch.cat([part.plain.expand(-1, part.mass.shape[1], -1) for part in parts], dim=1),
+        torch.cat([part.plain for part in parts], dim=1),
     )
 
 
 def nodes_of(partial: Partial, index: Tensor) -> Partial:
-    """Nodes `index` (n,) of a partial."""
+    """Nodes `index` (n,) of what `on_shared` gives, counted through all of its requests."""
+    plain = partial.plain.expand(-1, -1, partial.mass.shape[2], -1)
     return Partial(
-        partial.largest[:, :, index],
-        partial.mass[:, index],
-        partial.sums[:, index],
-        partial.plain[:, index],
+        partial.largest.flatten(2, 3)[:, :, index],
+        partial.mass.flatten(1, 2)[:, index],
+        partial.sums.flatten(1, 2)[:, index],
+        plain.flatten(1, 2)[:, index],
     )
 
 
-def with_prefixes(own: Partial, parts: Sequence[Partial | None], nodes: Sequence[slice]) -> Partial:
-    """`own` of all nodes, joined with the part of each request that has one."""
-    shared = [part for part in parts if part is not None]
-    if not shared:
-        return own
-    every = torch.arange(own.mass.shape[1], device=own.mass.device)
-    pairs = list(zip(parts, nodes, strict=True))
-    some = torch.cat([every[place] for part, place in pairs if part is not None])
-    whole = joined(nodes_of(own, some), one_after_another(shared))
-    if len(some) == len(every):
-        return whole
-    others = torch.cat([every[place] for part, place in pairs if part is None])
-    back = torch.cat((some, others)).argsort()
-    return nodes_of(one_after_another([whole, nodes_of(own, others)]), back)
+def join_into(whole: Partial, nodes: Tensor, part: Partial) -> None:
+    """Join `part`, of n different nodes, into these (n,) nodes of `whole`."""
+    was = Partial(
+        whole.largest[:, :, nodes],
+        whole.mass[:, nodes],
+        whole.sums[:, nodes],
+        whole.plain[:, nodes],
+    )
+    now = joined(was, part)
+    whole.largest.index_copy_(2, nodes, now.largest)
+    whole.mass.index_copy_(1, nodes, now.mass)
+    whole.sums.index_copy_(1, nodes, now.sums)
+    whole.plain.index_copy_(1, nodes, now.plain)

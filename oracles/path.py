@@ -1,36 +1,35 @@
 """The truth: node v of a tree is the last position of an ordinary sequence, prefix + path(v).
 
-What a node sees is a list of keys, and lists are all there is here: the part of the prefix that
-every node sees is a slice, read once for all of them; the rest of a node's list (its path, and the
-few prefix keys a window leaves to some nodes only) is gathered, one list after the other; none is
-lengthened to fit another. `path_naive` is the same thing one path at a time.
+What a node sees is a list of keys, and lists are all there is here (`own_keys`): the part of the
+prefix that every node of a request sees is a slice, read once for all of them, and the rest of each
+list is gathered by itself. `path_naive` is the same thing one path at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeproof.contract.case import AttentionShape
 from treeproof.contract.inputs import LayerParameters
 from treeproof.contract.tree import CandidateTree
+from treeproof.oracles.own_keys import OwnKeys
 from treeproof.oracles.partial import (
     Held,
     Partial,
     Query,
     Scores,
     grouped,
-    joined,
+    join_into,
     key_pairs,
-    of_request,
+    nodes_of,
     on_own_lists,
     on_shared,
     value_pairs,
-    with_prefixes,
 )
 from treeproof.oracles.path_result import PLAIN_LAYER, PathResult, check_inputs, check_layer
 from treeproof.oracles.rotary import rotated
@@ -86,16 +85,10 @@ def attend_batch(
         check_inputs(tree, length, shape, *tensors)
     check_layer(shape, layer)
     scores = Scores.of(shape, layer)
-    device, begin = q[0].device, 0
+    device = q[0].device
     chunk = CHUNK[device.type]
-    seen: list[_Seen] = []
-    for tree, length in zip(trees, prefix_lens, strict=True):
-        seen.append(_Seen.of(tree, length, shape.window, begin))
-        begin = seen[-1].end
-    at = torch.tensor(
-        [p + depth for tree, p in zip(trees, prefix_lens, strict=True) for depth in tree.depth],
-        device=device,
-    )
+    lists = OwnKeys.of(trees, prefix_lens, shape.window)
+    at = torch.from_numpy(lists.at).to(device)
     query = Query(grouped(rotated(torch.cat(tuple(q)), at, shape.rotary), shape), at)
 
     def held(keys: Tensor, values: Tensor, index: Tensor) -> Held:
@@ -108,67 +101,55 @@ def attend_batch(
         return Held(key_pairs(keys), value_pairs(values), index)
 
     bounds = [0, *accumulate(map(len, trees))]
-    nodes = [slice(*pair) for pair in pairwise(bounds)]
-    own = held(*_own_keys(seen, nodes, k_prefix, v_prefix, k_tree, v_tree, at))
-    partial = on_own_lists(query, own, [keys for one in seen for keys in one.lists], scores, chunk)
-    parts: list[Partial | None] = [None] * len(trees)
-    for run in _runs(seen, trees, prefix_lens, shape, chunk):
+    own = held(*_listed(lists, bounds, k_prefix, v_prefix, k_tree, v_tree, at))
+    whole = on_own_lists(query, own, lists, scores, chunk)
+    for run in _runs(lists.shared, trees, prefix_lens, shape, chunk):
         together = held(
             torch.cat([k_prefix[b][keys.start : keys.stop] for b, keys in run]),
             torch.cat([v_prefix[b][keys.start : keys.stop] for b, keys in run]),
-            torch.cat([torch.arange(keys.start, keys.stop) for _, keys in run]).to(device),
+            torch.from_numpy(np.concatenate([np.arange(k.start, k.stop) for _, k in run])).to(
+                device
+            ),
         )
         begin = 0
         for alike in _alike(run, trees, shape.num_q_heads, chunk):
-            requests = [b for b, _ in alike]
-            counts, keys = [len(trees[b]) for b in requests], len(alike[0][1])
+            requests, keys = [b for b, _ in alike], len(alike[0][1])
             here = together.of(slice(begin, begin + keys * len(alike)))
             begin += keys * len(alike)
-            rows = _rows([bounds[b] for b in requests], counts, device)
-            found = on_shared(
-                Query(query.heads[:, :, rows], at[rows]), _by_request(here, keys), scores
+            asking, own_answers, nodes = _asking(
+                [bounds[b] for b in requests], [len(trees[b]) for b in requests], device
             )
-            for i, (b, count) in enumerate(zip(requests, counts, strict=True)):
-                part, before = of_request(found, i, count), parts[b]
-                parts[b] = part if before is None else joined(before, part)
-    visible = [
-        len(keys) + length - one.shared
-        for one, length in zip(seen, prefix_lens, strict=True)
-        for keys in one.lists
-    ]
-    return _result(
-        with_prefixes(partial, parts, nodes), torch.tensor(visible, device=device), shape, layer
-    )
+            found = on_shared(
+                Query(query.heads[:, :, asking], at[asking]), _by_request(here, keys), scores
+            )
+            join_into(whole, nodes, nodes_of(found, own_answers))
+    return _result(whole, torch.from_numpy(lists.visible).to(device), shape, layer)
 
 
-def _own_keys(
-    seen: Sequence[_Seen],
-    nodes: Sequence[slice],
+def _listed(
+    lists: OwnKeys,
+    bounds: Sequence[int],
     k_prefix: Sequence[Tensor],
     v_prefix: Sequence[Tensor],
     k_tree: Sequence[Tensor],
     v_tree: Sequence[Tensor],
     at: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values and logical indices that the lists of `seen` count through.
-
-    Of each request, the prefix keys that not all of its nodes see, and then its nodes.
-    """
+    """Keys, values and logical indices that the lists count through."""
     keys, values, index = [], [], []
-    for b, one in enumerate(seen):
-        if one.oldest < one.shared:
-            some = slice(one.oldest, one.shared)
-            keys.append(k_prefix[b][some])
-            values.append(v_prefix[b][some])
-            index.append(torch.arange(one.oldest, one.shared, device=at.device))
+    for b, (oldest, shared) in enumerate(zip(lists.oldest, lists.shared, strict=True)):
+        if oldest < shared:
+            keys.append(k_prefix[b][oldest:shared])
+            values.append(v_prefix[b][oldest:shared])
+            index.append(torch.arange(oldest, shared, device=at.device))
         keys.append(k_tree[b])
         values.append(v_tree[b])
-        index.append(at[nodes[b]])
+        index.append(at[bounds[b] : bounds[b + 1]])
     return torch.cat(keys), torch.cat(values), torch.cat(index)
 
 
 def _runs(
-    seen: Sequence[_Seen],
+    shared: Sequence[int],
     trees: Sequence[CandidateTree],
     prefix_lens: Sequence[int],
     shape: AttentionShape,
@@ -182,11 +163,9 @@ def _runs(
     widest = max(shape.head_dim, shape.v_head_dim)
     most = max(1, chunk // (2 * shape.num_kv_heads * widest))
     pieces: list[tuple[int, range]] = []
-    for b, (one, length) in enumerate(zip(seen, prefix_lens, strict=True)):
+    for b, (first, length) in enumerate(zip(shared, prefix_lens, strict=True)):
         step = max(1, min(most, chunk // (shape.num_q_heads * len(trees[b]))))
-        pieces += [
-            (b, range(low, min(low + step, length))) for low in range(one.shared, length, step)
-        ]
+        pieces += [(b, range(low, min(low + step, length))) for low in range(first, length, step)]
     pieces.sort(key=lambda piece: (len(piece[1]), len(trees[piece[0]])))
     run: list[tuple[int, range]] = []
     held = 0
@@ -204,7 +183,8 @@ def _alike(
     run: Sequence[tuple[int, range]], trees: Sequence[CandidateTree], heads: int, chunk: int
 ) -> Iterator[list[tuple[int, range]]]:
     """The pieces of a run by length, so many at once that their scores are about `chunk` numbers and
-    that no more than as many again are of nodes that ask twice."""
+    that no more than as many again are of nodes that ask twice. No two are of one request: it has more
+    than one piece of a length only where one by itself fills the scores or the run."""
     for length, same in groupby(run, key=lambda piece: len(piece[1])):
         alike: list[tuple[int, range]] = []
         asking = 0
@@ -221,12 +201,20 @@ def _alike(
         yield alike
 
 
-def _rows(first: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
-    """(B, most nodes) nodes of each request, its last one again where it has fewer: that answer is
-    dropped."""
-    step = torch.arange(max(counts))
-    last = torch.tensor(counts)[:, None] - 1
-    return (torch.tensor(first)[:, None] + torch.minimum(step, last)).to(device, non_blocking=True)
+def _asking(
+    first: Sequence[int], counts: Sequence[int], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, most nodes) nodes of each request, its last one again where it has fewer; which of those
+    (n,) ask for themselves, and as which nodes (n,).
+    """
+    most, count = max(counts), np.array(counts)
+    asking = np.array(first)[:, None] + np.minimum(np.arange(most), count[:, None] - 1)
+    skipped = np.arange(len(count)) * most - (np.cumsum(count) - count)
+    itself = np.arange(count.sum()) + np.repeat(skipped, count)
+    told = np.concatenate((asking.ravel(), itself, asking.ravel()[itself]))
+    on_device = torch.from_numpy(told).to(device, non_blocking=True)
+    every, own, nodes = on_device.split([asking.size, len(itself), len(itself)])
+    return every.view(asking.shape), own, nodes
 
 
 def _by_request(held: Held, keys: int) -> Held:
@@ -236,43 +224,6 @@ def _by_request(held: Held, keys: int) -> Held:
         held.values.reshape(len(held.values), -1, keys, held.values.shape[2]),
         held.index.reshape(-1, keys),
     )
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Which keys each node sees: those of `lists`, and the prefix from logical index `shared` on.
-
-    Lists count through keys of all requests, of this one its prefix from index `oldest` up to
-    `shared` and then its nodes; those of the next request come from `end` on.
-    """
-
-    lists: list[list[int]]
-    oldest: int
-    shared: int
-    end: int
-
-    @classmethod
-    def of(cls, tree: CandidateTree, prefix_len: int, window: int | None, begin: int) -> _Seen:
-        """Cut every sequence prefix + path(v) where its window begins; keys count from `begin`."""
-        if window is None:
-            return cls(_paths(tree, begin), 0, 0, begin + len(tree))
-        first = [max(0, prefix_len + depth - window + 1) for depth in tree.depth]
-        shared = min(prefix_len, max(first))
-        oldest = min(shared, min(first))
-        nodes = begin + shared - oldest
-        lists = [
-            [*range(begin + low - oldest, nodes), *path[max(0, low - prefix_len) :]]
-            for low, path in zip(first, _paths(tree, nodes), strict=True)
-        ]
-        return cls(lists, oldest, shared, nodes + len(tree))
-
-
-def _paths(tree: CandidateTree, begin: int) -> list[list[int]]:
-    """Nodes from the root to each node, counted from `begin`."""
-    paths = [[begin]]
-    for node, parent in enumerate(tree.parents[1:], start=1):
-        paths.append([*paths[parent], begin + node])
-    return paths
 
 
 def _result(

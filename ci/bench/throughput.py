@@ -1,6 +1,6 @@
 """Trees a minute through the attention checks, beside an `allclose` loop over the same kernel.
 
-    python ci/bench/throughput.py [BACKEND...] [--device cuda] [--seconds 20] [--requests 64]
+    python ci/bench/throughput.py [BACKEND...] [--device cuda] [--seconds 20] [--requests 128]
 
 A tree is one distinct request checked with all probes of attention: bound, writes, poison,
 tomography, checksum and chorus. Many requests go in one launch. The loop beside it checks one tree
@@ -233,7 +233,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=20.0, help="at most so long a backend")
     parser.add_argument("--cases", type=int, default=24, help="at most so many a shape")
-    parser.add_argument("--requests", type=int, default=64, help="trees in one launch")
+    parser.add_argument("--requests", type=int, default=128, help="trees in one launch")
     parser.add_argument("--rows", type=int, default=64, help="most rows of a tree")
     parser.add_argument("--dtype", action="append")
     parser.add_argument("--page", type=int, action="append")
