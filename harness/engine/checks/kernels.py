@@ -24,7 +24,7 @@ _SAID = 8
 """Of what ran instead, so many names: those that took longest."""
 
 
-def judge_kernels(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+def judge_kernels(trial: Trial, attend: AttendCall, x: VerifyInput) -> None:
     """Look at one plain launch. Where nothing can be seen the names are not checked, and not wrong."""
     named = trial.backend.kernels
     due = trial.options.due(trial.case.seed, 1, _ONE_IN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
@@ -29,41 +29,65 @@ from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation, held
 from treeproof.properties.wanted import wanted
 
+Steps = Iterator[None]
+"""One step that launches, up to the yield, and one that looks at what came of it."""
+
 
 def judge_launches(trial: Trial, x: VerifyInput) -> None:
-    """All probes of attend; one that breaks the contract does not keep the others from running."""
+    """All probes of attend; one that breaks the contract does not keep the others from running.
+
+    Launches come before questions to the device, of all probes, so that it answers them at once.
+    """
     if not trial.has("attend"):
         return
     attend = attend_call(trial, trial.instance, x)
     seen = garble(x, trial.backend.consumes, trial.case.seed)
+    judges = [(names[0], judge) for names, judge in _JUDGES if trial.runs(*names)]
     with trial.timed("probe"):
-        for names, judge in _JUDGES:
-            if not trial.runs(*names):
+        early = not trial.broken
+        begun = [(probe, judge, judge(trial, attend, x, seen)) for probe, judge in judges]
+        if early:
+            begun = [each for each in begun if _step(trial, each[0], each[2])]
+        for probe, judge, steps in begun:
+            if not trial.broken:
+                _step(trial, probe, steps)
                 continue
             # Once something is broken, memory left unwritten must not pass for an answer.
-            with unwritten_shows() if trial.broken else nullcontext(), trial.probing(names[0]):
-                try:
-                    judge(trial, attend, x, seen)
-                except Violation as violation:
-                    trial.broke(violation)
+            again = judge(trial, attend, x, seen) if early else steps
+            with unwritten_shows():
+                if _step(trial, probe, again):
+                    _step(trial, probe, again)
 
 
-def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+def _step(trial: Trial, probe: str, steps: Steps) -> bool:
+    """Whether the step came to its end."""
+    with trial.probing(probe):
+        try:
+            next(steps, None)
+        except Violation as violation:
+            trial.broke(violation)
+            return False
+    return True
+
+
+def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> Steps:
     if not trial.wants("visibility", "measured"):
         return
     complete, numerics = trial.options.complete, trial.backend.numerics
-    sums, heard = None, None
 
     def listened() -> Heard | None:
         chorus = trial.runs("chorus")
         return Heard(attend, trial.scene, seen, numerics) if chorus else None
 
+    summed: Callable[[], EverythingSummed] | None = None
+    heard: Callable[[], Heard | None] = listened
     if _screens(trial):
-        # Both before either is looked at: the device is asked once.
-        sums, heard = EverythingSummed(attend, trial.scene, seen, numerics), held(listened)
+        summed = held(lambda: EverythingSummed(attend, trial.scene, seen, numerics))
+        heard = held(listened)
+    yield
     failures: list[Failure] = []
     measured: Measured | None = None
-    if sums is None or not sums.adds_up:
+    if summed is None or not summed().adds_up:
         measured = trial.measured = measure(attend, trial.scene, seen, complete=complete)
         if trial.runs("tomography"):
             failures += judge_measured(trial.scene, measured)
@@ -73,8 +97,7 @@ def _visibility(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyIn
             failures += judge_screened(trial.scene, screened)
     if trial.runs("chorus", "spike"):
         failures += judge_pairing(
-            attend, trial.scene, seen, measured if trial.runs("tomography") else None,
-            listened() if heard is None else heard(),
+            attend, trial.scene, seen, measured if trial.runs("tomography") else None, heard(),
             probes=trial.options.probes, complete=complete,
         )  # fmt: skip
     trial.judged("visibility", "measured", "attend", failures)
@@ -115,7 +138,8 @@ def show_what_was_read(trial: Trial, x: VerifyInput) -> None:
                 recover_visibility(trial, measured)
 
 
-def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> Steps:
+    yield  # how many keys a row reads is known once visibility is judged
     if "positions" not in trial.produced or not trial.wants("position", "measured"):
         return
     if trial.measured is not None:
@@ -138,10 +162,15 @@ def _clock(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) 
     trial.judged("position", "measured", "attend", failures)
 
 
+def _kernels(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> Steps:
+    yield
+    judge_kernels(trial, attend, x)
+
+
 _JUDGES = (
     (("random", "poison", "declared"), judge_outputs),
     (("tomography", "checksum", "chorus", "spike"), _visibility),
     (("clock",), _clock),
-    (("kernels",), judge_kernels),
+    (("kernels",), _kernels),
 )
 """Probes, and what judges by them."""

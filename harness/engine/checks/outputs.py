@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.declared import judge_launched
@@ -16,10 +18,12 @@ from treeproof.properties.probes.launch import AttendCall, Contents, Launched, l
 from treeproof.properties.violation import contract_failure
 
 
-def judge_outputs(trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput) -> None:
+def judge_outputs(
+    trial: Trial, attend: AttendCall, x: VerifyInput, seen: VerifyInput
+) -> Iterator[None]:
     """Outputs in the bound, writes in place, inputs left alone; then poison without influence.
 
-    Launches come first and questions to the device after them, so that it answers all at once.
+    Launches up to the yield; what came of them is looked at after it.
     """
     before = Snapshot(tensors_of(seen))
     laid = random_data.contents(trial.scene, x, trial.prepared.data, random_data.QUIET)
@@ -30,6 +34,7 @@ def judge_outputs(trial: Trial, attend: AttendCall, x: VerifyInput, seen: Verify
     if trial.runs("poison"):
         with trial.probing("poison"):
             loud = Loud(trial, attend, x, laid, quiet)
+    yield
     with trial.probing("random"):
         finite.require()
         trial.quiet = quiet
