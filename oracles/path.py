@@ -37,8 +37,8 @@ from treeproof.oracles.stored import stored
 
 __all__ = ["PathResult", "attend_batch", "attend_paths"]
 
-CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""About the most numbers in one tensor (8 MiB and 512 MiB in float64), whatever the prefix length."""
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 27}
+"""About the most numbers in one tensor (8 MiB and 1 GiB in float64), whatever the prefix length."""
 
 
 def attend_paths(
@@ -103,13 +103,12 @@ def attend_batch(
     bounds = [0, *accumulate(map(len, trees))]
     own = held(*_listed(lists, bounds, k_prefix, v_prefix, k_tree, v_tree, at))
     whole = on_own_lists(query, own, lists, scores, chunk)
+    every = torch.arange(max(prefix_lens), device=device)
     for run in _runs(lists.shared, trees, prefix_lens, shape, chunk):
         together = held(
-            torch.cat([k_prefix[b][keys.start : keys.stop] for b, keys in run]),
-            torch.cat([v_prefix[b][keys.start : keys.stop] for b, keys in run]),
-            torch.from_numpy(np.concatenate([np.arange(k.start, k.stop) for _, k in run])).to(
-                device
-            ),
+            _joined([k_prefix[b][keys.start : keys.stop] for b, keys in run]),
+            _joined([v_prefix[b][keys.start : keys.stop] for b, keys in run]),
+            _joined([every[keys.start : keys.stop] for _, keys in run]),
         )
         begin = 0
         for alike in _alike(run, trees, shape.num_q_heads, chunk):
@@ -124,6 +123,11 @@ def attend_batch(
             )
             join_into(whole, nodes, nodes_of(found, own_answers))
     return _result(whole, torch.from_numpy(lists.visible).to(device), shape, layer)
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    """One after the other along dimension 0; one alone is not copied."""
+    return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
 
 def _listed(
