@@ -37,8 +37,8 @@ from treeproof.oracles.stored import stored
 
 __all__ = ["PathResult", "attend_batch", "attend_paths"]
 
-CHUNK = {"cpu": 1 << 20, "cuda": 1 << 27}
-"""About the most numbers in one tensor (8 MiB and 1 GiB in float64), whatever the prefix length."""
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""About the most numbers in one tensor (8 MiB and 512 MiB in float64), whatever the prefix length."""
 
 
 def attend_paths(
