@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit(do_not_specialize=["width", "table_row"])
 def compact(
     cache,  # (slots, Hkv, lanes), in place
     accept_index,  # (B, steps + 1)

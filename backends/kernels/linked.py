@@ -13,7 +13,7 @@ import triton.language as tl
 from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
-@triton.jit(do_not_specialize=["units", "window", "width"])
+@triton.jit(do_not_specialize=["units", "window", "width", "table_row"])
 def linked_attention(
     q,  # (T, Hq, D)
     k_cache,  # (slots, Hkv, D)

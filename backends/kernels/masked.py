@@ -12,7 +12,7 @@ import triton.language as tl
 from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
-@triton.jit(do_not_specialize=["blocks", "units", "window"])
+@triton.jit(do_not_specialize=["blocks", "units", "window", "table_row"])
 def masked_attention(
     q,  # (T, Hq, D)
     k_cache,  # (slots, Hkv, D)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads", "lines"])
 def merge_parts(
     parts,  # (n, lines, Dv)
     part_lse,  # (n, lines) float32, in base BASE_2 ? 2 : e

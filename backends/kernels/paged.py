@@ -13,7 +13,7 @@ import triton.language as tl
 from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
-@triton.jit(do_not_specialize=["rows", "units", "keys_a_split"])
+@triton.jit(do_not_specialize=["rows", "units", "keys_a_split", "table_row"])
 def paged_attention(
     q,  # (T, Hq, D)
     k_cache,  # (slots, Hkv, D)

@@ -12,7 +12,7 @@ import triton.language as tl
 from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
-@triton.jit(do_not_specialize=["blocks", "units"])
+@triton.jit(do_not_specialize=["blocks", "units", "table_row"])
 def shared_attention(
     q,  # (T, Hq, D)
     k_cache,  # (slots, Hkv, D)

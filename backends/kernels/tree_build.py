@@ -16,7 +16,7 @@ from treeproof.backends.kernels.softmax import row_max, row_sum
 row_min = inlined(tl.min)
 
 
-@triton.jit(do_not_specialize=["units", "width"])
+@triton.jit(do_not_specialize=["units", "width", "beams", "topk", "pad_slot", "table_row"])
 def find_parents(
     selected_index,  # (B, Nmax-1)
     parent_list,  # (B, beams)
@@ -75,7 +75,7 @@ def find_parents(
     tl.store(homes + first + row, tl.where(real, slot, pad_slot), mask=launched)
 
 
-@triton.jit(do_not_specialize=["units", "width"])
+@triton.jit(do_not_specialize=["units", "width", "steps"])
 def build_rows(
     parents,  # (B, Nmax)
     num_nodes,  # (B,)
@@ -141,7 +141,7 @@ def build_rows(
         tl.store((at + skipped)[:, None] + column, seen.to(tl.uint8), mask=inside)
 
 
-@triton.jit(do_not_specialize=["units", "width"])
+@triton.jit(do_not_specialize=["units", "width", "table_row"])
 def list_rows(
     cells,  # out, flat
     line_begin,  # (T+1,) first cell of each row's line

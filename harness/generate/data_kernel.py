@@ -33,7 +33,14 @@ def _mixed(state):
     return state ^ (state >> 31)
 
 
-@triton.jit(do_not_specialize=["start", "count", "columns"])
+_STRIDES = [f"{word}_{step}" for word in ("first", "second", "third") for step in ("row", "column")]
+
+
+# Compiled once for each number of words, whatever lies where.
+@triton.jit(
+    do_not_specialize=["start", "count", "columns", *_STRIDES],
+    do_not_specialize_on_alignment=["out", "first", "second", "third"],
+)
 def hash_cells(
     out,  # (count,) int64, count = rows * columns
     first,  # int64; a word of the cell (row, column) lies at row * stride + column * stride
@@ -66,7 +73,7 @@ def hash_cells(
     tl.store(out + at, bits.to(tl.int64, bitcast=True), mask=live)
 
 
-@triton.jit(do_not_specialize=["start"])
+@triton.jit(do_not_specialize=["start"], do_not_specialize_on_alignment=["owner", "index"])
 def fill_rows(
     out,  # (tokens, HEADS, LANES), any float dtype, contiguous
     owner,  # (tokens,) int64
