@@ -217,8 +217,8 @@ def _asking(
     itself = np.arange(count.sum()) + np.repeat(skipped, count)
     told = np.concatenate((asking.ravel(), itself, asking.ravel()[itself]))
     on_device = torch.from_numpy(told).to(device, non_blocking=True)
-    every, own, nodes = on_device.split([asking.size, len(itself), len(itself)])
-    return every.view(asking.shape), own, nodes
+    own, nodes = on_device[asking.size :].view(2, -1)
+    return on_device[: asking.size].view(asking.shape), own, nodes
 
 
 def _by_request(held: Held, keys: int) -> Held:

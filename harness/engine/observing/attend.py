@@ -46,7 +46,7 @@ def _launched(trial: Trial, instance: Any, x: VerifyInput) -> Attended:
     with unwritten_shows():
         laid = random_data.contents(scene, x, trial.prepared.data, random_data.QUIET)
         done = launch(attend, scene, seen, laid, "random")
-    judge_kernels(trial, attend, x, seen)
+    judge_kernels(trial, attend, x)
     complete = sum(r.prefix_len for r in scene.case.requests) <= _ALL_KEYS
     measured = measure(attend, scene, seen, complete=complete)
     return _attended(scene, done, measured, trial.backend.capabilities)
