@@ -101,9 +101,19 @@ def test_nothing_is_passed_where_no_round_was_run() -> None:
     assert any("no round of the script could be run" in cell.reason for cell in found.cells)
 
 
-def test_a_backend_without_attention_is_served_by_nobody() -> None:
+def test_a_backend_without_attention_is_driven_by_what_it_has() -> None:
     found = checked(TWO_ROUNDS, "reference")
+    assert found.failures == ()
+    missing = {(c.identity, c.stage, c.reason) for c in found.cells if c.status == "not-checked"}
+    assert missing == {("output", "attend", "reference: no attend stage of its own")}
+    assert ("traversal", "accept", "pass") in {(c.identity, c.stage, c.status) for c in found.cells}
+
+
+def test_a_backend_that_has_no_stage_of_a_round_is_driven_by_nobody() -> None:
+    merging = replace(load("cascade"), stages=frozenset({"merge"}))
+    found = checked(TWO_ROUNDS, merging)
     assert {cell.status for cell in found.cells} == {"not-checked"}
+    assert any("no stage of its own that rounds drive" in cell.reason for cell in found.cells)
 
 
 def spoiled(stage: str, around: Callable[..., Any]) -> Backend:

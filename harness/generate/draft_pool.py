@@ -32,14 +32,21 @@ def draft_pool(case: VerifyCase) -> DraftPool:
     return DraftPool(scores=scores, tokens=tokens, parents=parents, topk=topk, spec_steps=steps)
 
 
+def pool_index(tree: CandidateTree, topk: int) -> list[int]:
+    """Of each node, the candidate of such a pool that it is; -1 of the root, which is none."""
+    import numpy as np
+
+    alone = Request(tree=tree, row_of_node=tuple(range(len(tree))), prefix_len=0)
+    found: list[int] = embed(Nodes.of([alone]), topk, np.array(_ranks(tree))).index.tolist()
+    return found
+
+
 def _pool_of(request: Request, topk: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and tokens of the pool, and what its beam slots hold."""
-    import numpy as np
     import torch
 
     tree = request.tree
-    rank = _ranks(tree)
-    index = embed(Nodes.of([request]), topk, np.array(rank)).index.tolist()
+    rank, index = _ranks(tree), pool_index(tree, topk)
     drafted = range(1, len(tree))
     scores = torch.zeros(pool_size(topk, steps))
     held = torch.tensor([index[node] for node in drafted], dtype=torch.int64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from treeproof.contract.case import KVLayout, VerifyCase
+from treeproof.contract.case import KVLayout, Request, VerifyCase
 from treeproof.contract.counter import address_hash
 from treeproof.contract.drafting import DraftStep, columns_to_draft
 from treeproof.contract.ledger import hand_out_pages, table_rows, token_table
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST = 8
 """Branches and steps. A layout knows no tree, and repeats itself from a few of each on."""
+MOST_SERVED = 2
+"""Branches and steps of each phase of a script, whose caches are small."""
 MOST_PREFIX = 640
 """Prefix keys, beyond which whole pages are left out: more than a block of 512 that kernels copy by."""
 
@@ -66,6 +68,18 @@ class DraftScene:
             num_steps=self.num_steps,
             kv=self.layout,
         )
+
+
+def served_columns(requests: Sequence[Request], ready: int, page_size: int) -> int:
+    """Logical columns that one of these requests holds while it drafts in a script."""
+    return columns_to_draft(ready, *served_dims(requests), page_size)
+
+
+def served_dims(requests: Sequence[Request]) -> tuple[int, int]:
+    """Branches and steps, the same in all rounds of a script."""
+    topk = max(request.tree.topk for request in requests)
+    steps = max(1, *(max(request.tree.depth) for request in requests))
+    return min(MOST_SERVED, topk), min(MOST_SERVED, steps)
 
 
 @lru_cache(maxsize=8)

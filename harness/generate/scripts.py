@@ -22,6 +22,7 @@ from treeproof.contract.case import (
     Window,
 )
 from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
+from treeproof.generate.drafting import served_columns
 from treeproof.generate.profiles import settings_of
 from treeproof.generate.trees import row_orders, trees
 
@@ -94,14 +95,10 @@ def _layout(
     shared: int,
 ) -> KVLayout:
     """A pool with room for all requests at their longest, or for most of them."""
-    columns = [
-        request.prefix_len + request.num_nodes + machine.grown[b]
-        for b, request in enumerate(requests)
-    ]
-    pages = sum(-(-count // page) for count in columns) + 3
+    grown = [machine.grown[b] for b in range(len(requests))]
+    pages = _pages(requests, grown, page)
     if draw(_YES):  # now and then a request has to wait, and cached pages have to go
-        least = sum(-(-(r.prefix_len + r.num_nodes) // page) for r in requests) + 3
-        pages = max(least, pages * 3 // 4)
+        pages = max(_pages(requests, [0] * len(requests), page), pages * 3 // 4)
     return KVLayout(
         page_size=page,
         num_slots=pages * page,
@@ -111,6 +108,16 @@ def _layout(
         shared_prefix=shared,
         evicted=shape.window is not None and draw(_YES),
     )
+
+
+def _pages(requests: tuple[Request, ...], grown: list[int], page: int) -> int:
+    """Pages for all of them, each grown by so many columns, while they draft or are verified."""
+    pages = 3
+    for request, by in zip(requests, grown, strict=True):
+        ready = request.prefix_len + by
+        columns = max(ready + request.num_nodes, served_columns(requests, ready, page))
+        pages += -(-columns // page)
+    return pages
 
 
 def _mask(draw: DrawFn) -> MaskLayout:

@@ -50,12 +50,15 @@ def judge_drafts(trial: Trial) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LaidOut:
-    """What one call of the stage made, and what the caches hold after it."""
+    """What one call of the stage made, and what the caches hold by slot after it. `strayed`: slots at
+    which it wrote the memory of other layers."""
 
     scene: DraftScene
+    given: DraftStep
     made: Mapping[str, Tensor]
     tables: tuple[Table, ...]
-    caches: Caches
+    after: tuple[Tensor, Tensor]
+    strayed: tuple[int, ...] = ()
 
     def verdicts(self) -> Iterator[tuple[Identity, Evidence, list[Failure] | None]]:
         """Failures by identity and evidence; None where there was nothing to see."""
@@ -72,8 +75,8 @@ class LaidOut:
             copies |= dict.fromkeys(named)
         if self.tables:
             yield "visibility", "declared", failures
-        wrong, seen = judge_contents(own, list(copies), *self.caches.by_slot())
-        wrong += judge_strayed(self.caches.strayed(), "draft")
+        wrong, seen = judge_contents(own, list(copies), *self.after)
+        wrong += judge_strayed(self.strayed, "draft")
         yield "kv", "measured", wrong if seen or wrong else None
 
     @cached_property
@@ -81,8 +84,8 @@ class LaidOut:
         """The stage's own slots; where it hands out none, those of the reference."""
         slots = self.made.get("out_cache_loc")
         if slots is None:
-            step = self.scene.step(*(part.clone() for part in self.scene.before))
-            slots = reference.draft(step).out_cache_loc
+            k, v = (part.clone() for part in self.scene.before)
+            slots = reference.draft(replace(self.given, k_cache=k, v_cache=v)).out_cache_loc
         assert slots is not None
         return slots.cpu().numpy().astype(np.int64)
 
@@ -93,18 +96,21 @@ def lay_out(trial: Trial) -> LaidOut:
     beside = (part.flip(0) for part in scene.before)
     caches = Caches.laid(scene.layout, *(part.clone() for part in scene.before), *beside)
     given = scene.step(caches.k, caches.v)
-    handed = _handed(given)
+    made, tables = made_by(trial, scene, given)
+    return LaidOut(scene, given, made, tables, caches.by_slot(), caches.strayed())
+
+
+def made_by(
+    trial: Trial, scene: DraftScene, given: DraftStep
+) -> tuple[Mapping[str, Tensor], tuple[Table, ...]]:
+    """What the stage makes, and every form of table in it. It is handed the caches themselves, and
+    copies of all that is to be read. Raises Violation."""
+    handed = replace(copied(given), k_cache=given.k_cache, v_cache=given.v_cache)
     drafted = valid_drafted(trial.call("draft", trial.instance.draft, handed), scene)
     trial.unchanged("draft", given, handed)
     made = made_fields(drafted)
     try:
-        tables = tables_of(made, scene.layout.page_size)
+        return made, tuple(tables_of(made, scene.layout.page_size))
     except ValueError as error:
         text = f"tables of draft cannot be decoded: {error}"
         raise Violation(contract_failure("malformed-table", "draft", text)) from error
-    return LaidOut(scene, made, tuple(tables), caches)
-
-
-def _handed(given: DraftStep) -> DraftStep:
-    """Copies of all that is to be read, and the caches themselves."""
-    return replace(copied(given), k_cache=given.k_cache, v_cache=given.v_cache)

@@ -46,7 +46,7 @@ def _grid(cells: Tensor | None) -> Grid | None:
 
 def _held(laid: LaidOut) -> frozenset[tuple[int, int, int]]:
     """Slots whose K or V changed, and whose K and V they hold now."""
-    pairs = list(zip(laid.caches.by_slot(), laid.scene.before, strict=True))
+    pairs = list(zip(laid.after, laid.scene.before, strict=True))
     known = [(rows_by_bits(was), (now, was)) for now, was in pairs]
     changed = ~(same_rows(*pairs[0]) & same_rows(*pairs[1]))
     return frozenset(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -36,13 +36,17 @@ class Batch:
     def ready(self) -> list[Served]:
         return [one for one in self.served if one is not None]
 
-    def join(self, served: Served, turn: Turn, seed: int, paging: Paging) -> None:
-        """Draft a tree and reserve its columns. Where there is no room, the request waits."""
+    def join(
+        self, served: Served, turn: Turn, seed: int, paging: Paging, to_draft: Callable[[int], int]
+    ) -> None:
+        """Draft a tree and reserve its columns, and those `to_draft` behind what is ready. Where there
+        is no room, the request waits."""
         whole = self.case.requests[served.number]
         request = drafted_request(whole, served, turn, address_hash(seed, turn.request))
         if not _fit([*self.requests, request], self.case.layout):
             return
-        pages = paging.reserve(served.number, served.ready + request.num_nodes)
+        columns = max(served.ready + request.num_nodes, to_draft(served.ready))
+        pages = paging.reserve(served.number, columns)
         if pages is None:
             return
         served.pages = pages

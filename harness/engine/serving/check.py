@@ -11,6 +11,12 @@ from treeproof.engine.serving.ends import Wrong
 from treeproof.engine.serving.machine import Machine
 from treeproof.properties.violation import Violation
 
+DRIVEN = frozenset(
+    ("draft", "select", "build", "attend", "accept", "commit", "extend", "pool", "schedule")
+)
+"""Stages that rounds drive. The reference serves what a backend lacks of them, but for the layout of
+drafts and for what follows a round: nothing else depends on those."""
+
 _MEASURED: tuple[tuple[Identity, str], ...] = (
     ("traversal", "accept"),
     ("kv", "attend"),
@@ -19,7 +25,7 @@ _MEASURED: tuple[tuple[Identity, str], ...] = (
     ("candidate", "schedule"),
     ("output", "attend"),
 )
-"""What rounds measure, and the stage that each is evidence of."""
+"""What rounds measure as they go on, and the stage that each is evidence of."""
 
 NOTHING_RAN = "no round of the script could be run"
 
@@ -31,8 +37,8 @@ def serve(case: VerifyCase, trial: Trial) -> Machine | None:
     Raises Refused where a round lies outside its capabilities.
     """
     whole = trial.subject
-    if not trial.has("attend"):
-        trial.broken = "reference: no attend stage of its own"
+    if not trial.backend.stages & DRIVEN:
+        trial.broken = "reference: no stage of its own that rounds drive"
         return None
     if not trial.runs("rounds"):
         return None
@@ -61,7 +67,7 @@ def _is_its_own(trial: Trial, identity: Identity, stage: str) -> bool:
     written = trial.backend.capabilities.stores_kv and not trial.borrows("store")
     if (identity, stage) == ("kv", "attend") and not written:
         return False
-    return trial.has(stage) and not trial.borrows(stage)
+    return stage in trial.called and not trial.borrows(stage)
 
 
 def _verdicts(trial: Trial, machine: Machine | None) -> None:
@@ -79,6 +85,14 @@ def _verdicts(trial: Trial, machine: Machine | None) -> None:
             cells[identity, evidence, stage] = Cell(
                 identity=identity, evidence=evidence, status="fail", stage=stage
             )
+    for identity, stage in (("traversal", "accept"), ("kv", "commit"), ("output", "attend")):
+        known = any(key[:2] == (identity, "measured") for key in cells)
+        if ran and not known and stage not in trial.backend.stages:
+            reason = f"reference: no {stage} stage of its own"
+            cells[identity, "measured", stage] = Cell(
+                identity=identity, evidence="measured", status="not-checked", stage=stage,
+                reason=reason,
+            )  # fmt: skip
     trial.cells = [c for c in cells.values() if trial.wants(c.identity, c.evidence)]
     if not ran and not trial.failures:
         trial.broken = trial.broken or NOTHING_RAN

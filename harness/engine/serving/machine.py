@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 
 import torch
 from msgspec.structs import replace
@@ -17,16 +18,19 @@ from treeproof.contract.script import Admit, Finish, Prefill, Round, Step
 from treeproof.contract.served_model import served_model
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.batch import Batch
+from treeproof.engine.serving.drafting import draft
 from treeproof.engine.serving.ends import Refused, stop_at
-from treeproof.engine.serving.memory import Memory, path_codes
+from treeproof.engine.serving.memory import Memory, drafter_codes, path_codes
 from treeproof.engine.serving.paging import Paging
 from treeproof.engine.serving.plain import Plain
 from treeproof.engine.serving.prefill import prefill
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.scheduling import Scheduling
+from treeproof.engine.serving.selecting import select
 from treeproof.engine.serving.step import round_seed, verify_step
 from treeproof.engine.serving.tally import Tally
 from treeproof.engine.serving.verify import Done, verify
+from treeproof.generate.drafting import served_columns
 from treeproof.generate.prefix_tokens import prefix_tokens
 from treeproof.oracles.continuation import continuation
 from treeproof.properties.layers import errors_of
@@ -58,6 +62,8 @@ class Machine:
         self.memory = Memory(case, self.model.layers, rows + SPARE_TABLE_ROWS, self.device)
         self.paging = Paging(trial, case.layout, nobody=len(case.requests) + rows)
         self.scheduling = Scheduling(trial)
+        # A phase reads the whole prefix; where pages of it are given back there is none.
+        self.drafts = trial.has("draft") and not case.layout.evicted
         self.prompts = [p.tolist() for p in prefix_tokens(case, self.model.vocab_size)]
         self.serving: dict[int, Served] = {}
         self.tally = Tally()
@@ -133,7 +139,7 @@ class Machine:
         sampled = int(logits[-1].argmax())
         first = end - len(chunk)
         after = self.scheduling.successors(served, len(chunk), sampled)
-        memory.write_drafter(slots[first:], served.codes[first:], after)
+        memory.write_drafter(slots[first:], drafter_codes(served.codes[first:], after))
         if served.prefilled:
             self._emit(served, [sampled])
             self._slide(served)
@@ -146,14 +152,18 @@ class Machine:
         for turn in step.turns:
             served = self.serving.get(turn.request)
             if served is not None and served.prefilled:
-                batch.join(served, turn, seed, self.paging)
+                batch.join(served, turn, seed, self.paging, self._to_draft)
         if not batch.turns:
             return
         self.scheduling.ask_who_is_next(
             self.serving.values(), [served.number for served in batch.ready]
         )
+        if self.drafts:
+            draft(self.trial, batch, self.memory, seed)
         batch.fill_up(step, self.table_rows[len(self.case.requests) :], self.paging)
         made = verify_step(batch, self.memory, seed, self.device, first=self.tally.rounds == 0)
+        if self.trial.has("select"):
+            made = replaced(made, made=select(self.trial, made))
         refusal = self.trial.backend.capabilities.refusal(made.case, self.device)
         if refusal is not None:
             raise Refused(refusal)
@@ -162,6 +172,12 @@ class Machine:
         for b, (served, turn) in enumerate(zip(batch.ready, batch.turns, strict=True)):
             self._settle(served, done, b, turn.stop)
         batch.let_idle_go(self.paging)
+
+    def _to_draft(self, ready: int) -> int:
+        """Columns that a request needs while it drafts."""
+        if not self.drafts:
+            return 0
+        return served_columns(self.case.requests, ready, self.paging.page)
 
     def _settle(self, served: Served, done: Done, b: int, stop: int | None) -> None:
         """The request after a round: what it emitted, what it holds, what the cache may know of it."""
@@ -172,7 +188,7 @@ class Machine:
         self._emit(served, done.emitted[b])
         slots = self._slots(served, served.ready)
         after = served.tokens[first + 1 : served.ready + 1]
-        self.memory.write_drafter(slots[first:], served.codes[first:], after)
+        self.memory.write_drafter(slots[first:], drafter_codes(served.codes[first:], after))
         served.pages = self.paging.trim(served.number, served.ready)
         self._slide(served)
         over = stop is not None and stop < len(done.emitted[b])

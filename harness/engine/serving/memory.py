@@ -22,11 +22,12 @@ class Memory:
 
     Companions stand for what moves with keys and values and is no layer's: a hidden row and an
     indexer key, (num_slots, 1, lanes) each. Their contents are codes of all tokens up to theirs. The
-    drafter's keys, by the same slots, are codes of the token after theirs as well; it writes them anew
-    for what was accepted, so no commit moves them.
+    drafter's keys and values, by the same slots, are codes of the token after theirs as well; it writes
+    them anew for what was accepted, so no commit moves them.
     """
 
     def __init__(self, case: VerifyCase, layers: int, table_rows: int, device: str) -> None:
+        self.device = device
         shape, slots = case.shape, case.layout.num_slots
         dtype, kv = TORCH_DTYPE[shape.dtype], shape.num_kv_heads
 
@@ -36,7 +37,7 @@ class Memory:
         self.k = loud(layers, slots, kv, shape.head_dim)
         self.v = loud(layers, slots, kv, shape.v_head_dim)
         self.companions = loud(slots, 1, COMPANION_LANES), loud(slots, 1, COMPANION_LANES)
-        self.drafter = loud(slots, 1, COMPANION_LANES)
+        self.drafter = loud(slots, 1, COMPANION_LANES), loud(slots, 1, COMPANION_LANES)
         page = case.layout.page_size
         width = case.layout.num_slots + 2 * page
         self.table = np.full((table_rows, width), case.layout.page_table_pad)
@@ -57,12 +58,11 @@ class Memory:
 
     def write_companions(self, slots: Tensor, codes: Sequence[int]) -> None:
         """What lies beside the keys and values of these slots (n,), one code a slot."""
-        for which, cache in enumerate(self.companions):
-            cache[slots] = companion_rows(codes, which).to(cache)
+        _write(self.companions, slots, codes)
 
-    def write_drafter(self, slots: Tensor, codes: Sequence[int], after: Sequence[int]) -> None:
-        """The drafter's keys of columns with these codes, each with the token that follows it."""
-        self.drafter[slots] = drafter_rows(codes, after).to(self.drafter)
+    def write_drafter(self, slots: Tensor, codes: Sequence[int]) -> None:
+        """The drafter's keys and values in these slots (n,), one code a slot."""
+        _write(self.drafter, slots, codes)
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """The caches that live by the same slots: each layer's, and the companions."""
@@ -78,10 +78,14 @@ def path_codes(tokens: Sequence[int], before: int) -> list[int]:
     return codes
 
 
-def drafter_rows(codes: Sequence[int], after: Sequence[int]) -> Tensor:
-    """(n, 1, lanes) float32."""
-    both = [address_hash(code, token) for code, token in zip(codes, after, strict=True)]
-    return companion_rows(both, 0)
+def drafter_codes(codes: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Of columns with these codes, each with the token that follows it."""
+    return [address_hash(code, token) for code, token in zip(codes, after, strict=True)]
+
+
+def _write(caches: tuple[Tensor, Tensor], slots: Tensor, codes: Sequence[int]) -> None:
+    for which, cache in enumerate(caches):
+        cache[slots] = companion_rows(codes, which).to(cache)
 
 
 def companion_rows(codes: Sequence[int], which: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.target_model import TargetModel
-from treeproof.engine.serving.memory import Memory, companion_rows, drafter_rows
+from treeproof.engine.serving.memory import Memory, companion_rows, drafter_codes
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.tally import Tally
 from treeproof.oracles.continuation import sequence64
@@ -53,6 +53,7 @@ class Plain:
         truth = sequence64(self.model, tuple(served.tokens[: served.ready]), self.errors)
         exactly = truth.key_limit.new_zeros(1, len(slots), 1, 1)
         after = served.tokens[gone + 1 : served.ready + 1]
+        drafted = drafter_codes(served.codes[gone : gone + len(after)], after)
         held = [
             ("keys", memory.k[:, slots], truth.keys[:, gone:], truth.key_limit[:, gone:]),
             ("values", memory.v[:, slots], truth.values[:, gone:], truth.value_limit[:, gone:]),
@@ -65,11 +66,16 @@ class Plain:
                 )
                 for which, cache in enumerate(memory.companions)
             ),
-            (
-                "keys of the drafter",
-                memory.drafter[None, slots[: len(after)]],
-                drafter_rows(served.codes[gone : gone + len(after)], after).double()[None],
-                exactly[:, : len(after)],
+            *(
+                (
+                    f"{name} of the drafter",
+                    cache[None, slots[: len(after)]],
+                    companion_rows(drafted, which).double()[None],
+                    exactly[:, : len(after)],
+                )
+                for which, (name, cache) in enumerate(
+                    zip(("keys", "values"), memory.drafter, strict=True)
+                )
             ),
         ]
         return judge_contents(served.number, gone, held, handed_out=handed_out)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from msgspec.structs import replace as changed
 
+from treeproof.backends import reference
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
-from treeproof.contract.inputs import Candidates
+from treeproof.contract.inputs import Candidates, VerifyInput
 from treeproof.contract.ledger import SlotLedger
+from treeproof.engine.checks.copies import copied
 from treeproof.engine.serving.batch import Batch, of_round
 from treeproof.engine.serving.memory import Memory
 from treeproof.engine.serving.request import Served
@@ -33,6 +36,11 @@ class Step:
     @property
     def case(self) -> VerifyCase:
         return self.scene.case
+
+    @cached_property
+    def ours(self) -> VerifyInput:
+        """What stages of the reference go by: a build of the backend may lack what they need."""
+        return reference.build(copied(self.made))
 
 
 def round_seed(case: VerifyCase, number: int) -> int:

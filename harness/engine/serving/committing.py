@@ -1,0 +1,60 @@
+"""What is kept of a round: the accepted path moves to the front in every cache, and the drafter runs on it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from treeproof.backends import reference
+from treeproof.contract.failure import Failure
+from treeproof.contract.inputs import Accepted, Committed, VerifyInput
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.ends import stop_at
+from treeproof.engine.serving.memory import Memory
+from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.step import Step
+from treeproof.properties import contract, extending, kv
+from treeproof.properties.traversal import Prediction
+
+
+def commit(
+    trial: Trial,
+    step: Step,
+    seen: VerifyInput,
+    accepted: Accepted,
+    prediction: Prediction,
+    memory: Memory,
+) -> Committed:
+    """Every pair of caches that lives by the slots is moved alike, each by a call of its own."""
+    move = kv.moves(step.scene, [prediction])[0]
+    first: Committed | None = None
+    for pool, (k_cache, v_cache) in enumerate(memory.pairs()):
+        before = k_cache.clone(), v_cache.clone()
+        if trial.has("commit"):
+            result = ask(trial, "commit", seen, accepted, first=step.first, rest=(k_cache, v_cache))
+        else:
+            result = reference.commit(step.ours, accepted, k_cache, v_cache)
+        done = contract.valid_committed(result, step.scene)
+        failures = kv.judge_commit(step.scene, move, done, before, (k_cache, v_cache))
+        if pool:
+            failures = [_in_pool(f, pool, len(memory.k)) for f in failures]
+        stop_at(trial, failures)
+        first = first or done
+    assert first is not None
+    return first
+
+
+def _in_pool(failure: Failure, pool: int, layers: int) -> Failure:
+    where = f"layer {pool}" if pool < layers else "what lies beside keys and values"
+    return replace(failure, message=f"{failure.message}, in {where}")
+
+
+def extend(
+    trial: Trial, step: Step, seen: VerifyInput, accepted: Accepted, prediction: Prediction
+) -> None:
+    """What the drafter is run on over the path; whose keys are then written by what was judged."""
+    hidden = extending.hidden_states(step.scene)
+    result = ask(trial, "extend", seen, accepted, hidden, first=step.first)
+    done = extending.valid_extended(result, step.scene, step.made.spec_steps, hidden)
+    found = extending.recover_extended(done, step.scene, prediction)
+    for identity, evidence, failures in extending.judge_extended(step.scene, prediction, found):
+        judged(trial, identity, evidence, "extend", failures)
