@@ -37,16 +37,18 @@ def page(source: Path) -> str:
         own = [entry for entry in entries if entry.finding == finding.name]
         causes = ", ".join(dict.fromkeys(f"`{e.cause}`" for e in own if e.cause))
         broken = ", ".join(dict.fromkeys(e.identity for e in own))
-        parts.append(_section(finding, broken, causes))
+        releases = ", ".join(dict.fromkeys(f"{p} {v}" for e in own for p, v in e.versions))
+        parts.append(_section(finding, broken, causes, releases))
     return "".join(parts) + "\n"
 
 
-def _section(finding: Finding, broken: str, causes: str) -> str:
+def _section(finding: Finding, broken: str, causes: str, releases: str) -> str:
     window = f", window {finding.window}" if finding.window else ""
     window += f", head dim {finding.head_dim}" if finding.head_dim else ""
     lines = {
         "backend": f"`{finding.backend}`",
         "seen in": finding.seen_in,
+        "tolerated for": releases,
         "reported": finding.reported,
         "breaks": broken,
         "cause": causes or "told by the failure itself",

@@ -29,6 +29,8 @@ def _said(state: EntryState) -> str:
         return f"{head}{count(state.checks, 'case')} not launched: {entry.reason} ({left})"
     if state.state == "tolerated":
         return f"{head}tolerated in {count(state.checks, 'check')}: {entry.reason} ({left})"
+    if state.state == "other-release":
+        return f"{head}{entry.elsewhere}, so it tolerates nothing here: {entry.reason} ({left})"
     if state.state == "not-reached":
         return f"{head}no check was in its scope: {entry.reason} ({left})"
     return f"{head}{pass_words(state)}: {entry.reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from datetime import date
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from treeproof.contract.known_failure import KnownFailure, Scope
 from treeproof.contract.wire import FileError
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.ledger_file import read_entries
+from treeproof.engine.ledger_versions import elsewhere, read_versions
 
 
 def test_an_entry_is_read_with_all_its_fields(tmp_path: Path) -> None:
@@ -115,6 +117,13 @@ BAD = {
     "no span": ({"when": '{ rows = ">2" }'}, "entry 2: when: rows is '>2': accepted are whole"),
     "a span of anything": ({"when": '{ rows = ".." }'}, "entry 2: when: rows is '..'"),
     "a window of words": ({"when": '{ window = "yes" }'}, "entry 2: when: window is 'yes'"),
+    "versions of words": ({"versions": '">=1"'}, "entry 2: versions is '>=1': a table such as"),
+    "no releases": ({"versions": '{ a = "1.0" }'}, "entry 2: versions is {'a': '1.0'}: a is '1.0'"),
+    "any release": ({"versions": '{ a = "" }'}, "entry 2: versions is {'a': ''}: a is ''"),
+    "no distribution": (
+        {"versions": '{ "a b" = ">1" }'},
+        "entry 2: versions is {'a b': '>1'}: 'a b'",
+    ),
     "no table": ({"when": '"bfloat16"'}, "entry 2: when is 'bfloat16': a table of dtype"),
 }
 
@@ -155,6 +164,24 @@ def test_what_is_no_ledger_is_refused(text: str, words: str, tmp_path: Path) -> 
 def test_a_ledger_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No such file"):
         read_entries(tmp_path / "none.toml")
+
+
+RELEASES = [
+    ({"kernel": ">=1.4,<1.6"}, ""),
+    ({"kernel": ">=1.5.1"}, "kernel is 1.5.0rc2, not >=1.5.1"),
+    ({"kernel": ">=1.5.0"}, "kernel is 1.5.0rc2, not >=1.5.0"),
+    ({"kernel": "<2", "gone": ">=1"}, "gone is not installed"),
+]
+
+
+@pytest.mark.parametrize(("versions", "why"), RELEASES)
+def test_an_entry_holds_for_the_releases_that_it_names(versions: dict[str, str], why: str) -> None:
+    def installed(package: str) -> str:
+        if package != "kernel":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "1.5.0rc2"
+
+    assert elsewhere(read_versions(versions), installed) == why
 
 
 SCOPES = [

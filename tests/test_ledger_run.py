@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,19 @@ def test_outside_the_scope_of_an_entry_the_same_failure_counts(
     assert (found.exit_code, len(found.failures)) == (1, 1)
     assert states(found) == [("not-reached", 0, 0)]
     assert "1. bad  visibility: reads-sibling: no check was in its scope" in words(found)
+
+
+def test_an_entry_of_other_releases_tolerates_nothing_and_says_what_is_installed(
+    backend: Backend,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    here = write_ledger(tmp_path, entry(versions='{ treeproof = ">=0.0.1" }'))
+    assert check(backend("bad", ALWAYS), ledger=here).exit_code == 0
+    elsewhere = write_ledger(tmp_path, entry(versions='{ treeproof = "<0.0.1" }'))
+    found = check(backend("bad", ALWAYS), ledger=elsewhere, run_dir=Path("other"))
+    assert (found.exit_code, states(found)) == (1, [("other-release", 0, 0)])
+    installed = importlib.metadata.version("treeproof")
+    assert f"reads-sibling: treeproof is {installed}, not <0.0.1, so it tolerates" in words(found)
 
 
 def test_an_entry_that_nothing_fails_by_any_more_fails_the_run(

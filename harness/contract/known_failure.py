@@ -71,7 +71,8 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     "not reported". An entry holds up to the day `expires`, that day included. With a `cause`, only a
     failure that it accounts for in the check itself is this one. Its kind may then be `ANY_KIND`, as
     it may in a finding whose cases are named by device and head dim. Entries of one `finding` stand
-    and fall together: as long as one of them fails, none of them is over.
+    and fall together: as long as one of them fails, none of them is over. `versions`: distributions,
+    and the releases of each that it speaks of; `elsewhere`: why it does not hold where the run was.
     """
 
     number: int
@@ -84,6 +85,8 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cause: str = ""
     when: Scope = Scope()
     finding: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    elsewhere: str = ""
 
     def is_about(self, key: tuple[str, str]) -> bool:
         """Whether a failure of this identity and kind, `Failure.key`, may be this one."""
@@ -99,4 +102,5 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def covers(self, case: VerifyCase, backend: tuple[str, str], device: str) -> bool:
         """Whether a check of this case is in its scope; `backend` is a name and a reference."""
-        return self.backend in backend and self.when.covers(case, device)
+        here = self.backend in backend and not self.elsewhere
+        return here and self.when.covers(case, device)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Covered, Tolerated
 from treeproof.contract.failure import Failure
@@ -15,6 +17,7 @@ from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import entry_points
 from treeproof.contract.wire import FileError
 from treeproof.engine.ledger_file import read_entries
+from treeproof.engine.ledger_versions import elsewhere
 from treeproof.engine.run_folder import BackendMeta
 
 JUDGED = ("pass", "fail", "tie")
@@ -25,7 +28,8 @@ class Ledger:
     """The entries that hold today, on one device, and how often each was reached in this process."""
 
     entries: tuple[KnownFailure, ...] = ()
-    """All of the file; expired ones too, which are named and tolerate nothing."""
+    """All of the file; expired ones and those of other releases too, which are named and tolerate
+    nothing."""
     device: str = "cpu"
     today: date = field(default_factory=date.today)
     reached: Counter[int] = field(default_factory=Counter)
@@ -34,7 +38,9 @@ class Ledger:
     @classmethod
     def read(cls, path: Path | None, device: str, today: date) -> Ledger:
         """The ledger of a file; an empty one where there is none. Raises FileError."""
-        return cls(() if path is None else read_entries(path), device, today)
+        entries = () if path is None else read_entries(path)
+        here = (replace(entry, elsewhere=elsewhere(entry.versions)) for entry in entries)
+        return cls(tuple(here), device, today)
 
     def require_known_backends(self, path: Path, backends: Collection[BackendMeta]) -> None:
         """Every entry is about an installed backend, one of the run, or a file that is there.

@@ -5,6 +5,7 @@ backend = "mykernel"
 identity = "visibility"
 kind = "reads-sibling"
 when = { dtype = "bfloat16", window = true, page_size = [1, 16], topk = "2.." }
+versions = { mykernel = ">=1.4,<1.6" }
 reason = "the window goes by rows: sgl-project/sglang#39287"
 expires = 2027-01-31
 class = "tolerated"
@@ -37,12 +38,13 @@ from treeproof.contract.known_failure import (
 from treeproof.contract.shape import DTYPES
 from treeproof.contract.typed import choices
 from treeproof.contract.wire import FileError, read_bytes
+from treeproof.engine.ledger_versions import read_versions
 
 DEADLY = ("crash", "hang", "raises")
 """Kinds that a case may be quarantined for: what only gives wrong numbers is checked."""
 MOST = 1 << 40
 _REQUIRED = ("backend", "identity", "kind", "reason", "expires")
-_OPTIONAL = ("class", "cause", "when", "finding")
+_OPTIONAL = ("class", "cause", "when", "finding", "versions")
 _TRACKER = re.compile(r"https?://[^\s/]+\.[^\s/]+/\S+|\b[\w.-]+/[\w.-]+#\d+\b|\bnot reported\b")
 _SPAN = re.compile(r"(\d{1,12})?\.\.(\d{1,12})?")
 
@@ -127,6 +129,7 @@ def _entry(table: dict[str, Any], number: int, path: Path) -> KnownFailure:
         cause=read("cause", _text) if "cause" in table else "",
         finding=read("finding", _text) if "finding" in table else "",
         when=_scope(table.get("when", {}), f"{where}: when"),
+        versions=read("versions", read_versions) if "versions" in table else (),
     )
 
 

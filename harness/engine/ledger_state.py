@@ -13,7 +13,9 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.engine.gathered import Gathered
 
-State = Literal["tolerated", "unexpected-pass", "quarantined", "expired", "not-reached"]
+State = Literal[
+    "tolerated", "unexpected-pass", "quarantined", "expired", "other-release", "not-reached"
+]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def _state(
     state: State
     if days_left <= 0:
         state = "expired"
+    elif entry.elsewhere:
+        state = "other-release"
     elif entry.treatment == "quarantined":
         state, failed = "quarantined", reached
     elif failed or (reached and together):
