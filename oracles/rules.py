@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 
@@ -33,9 +34,24 @@ def best(law: Distribution) -> int:
     return max(range(len(law)), key=lambda token: (law[token], -token))
 
 
-def chain(
-    tree: CandidateTree, target: Sequence[Distribution], draft: Sequence[Distribution]
-) -> Walk:
+class Chain(Protocol):
+    """A tree no node of which has two children: node i + 1 is the child of node i."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+    def children(self, node: int) -> Sequence[int]: ...
+
+    def __len__(self) -> int: ...
+
+
+class Laws(Protocol):
+    """Of each node, or depth, a distribution."""
+
+    def __getitem__(self, node: int, /) -> Distribution: ...
+
+
+def chain(tree: Chain, target: Laws, draft: Laws) -> Walk:
     """Rejection sampling: `draft[d]` is the law that the draft at depth d + 1 was drawn from.
 
     No node has two children. What a draft is accepted with, min(1, p / q), and what is drawn in its

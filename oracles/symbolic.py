@@ -9,9 +9,10 @@ Where it has both, the rule does one thing for some laws and another for others:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 Monomial = tuple[int, ...]
@@ -40,10 +41,18 @@ class Symbol:
         self.above, self.below = above, below
 
     def __add__(self, other: Any) -> Symbol:
-        other = _symbol(other)
-        mine, its = _without(self.below, other.below), _without(other.below, self.below)
-        total = _sum(_expanded(self.above + its), _expanded(other.above + mine))
-        return Symbol(_factors(total), self.below + its)
+        term = _symbol(other)
+        if () in term.above:  # 0
+            return self
+        if () in self.above:
+            return term
+        mine, its = _without(self.below, term.below), _without(term.below, self.below)
+        # What both terms have as a factor is left as one: expanded, products of laws do not end.
+        left, right = self.above + its, term.above + mine
+        own = _without(left, right)
+        both = _without(left, own)
+        total = _sum(_expanded(own), _expanded(_without(right, both)))
+        return Symbol(both + _factors(total), self.below + its)
 
     __radd__ = __add__
 
@@ -114,6 +123,44 @@ def any_law(support: tuple[int, ...], size: int) -> tuple[Any, ...]:
     return tuple(
         weights[token] / whole if token in weights else Fraction(0) for token in range(size)
     )
+
+
+@dataclass(frozen=True)
+class Face:
+    """Pairs of laws p and q that compare alike: `more` are the tokens likelier by p, `less` those likelier
+    by q, `common` those whose smaller probability of the two is not 0."""
+
+    more: tuple[int, ...]
+    less: tuple[int, ...]
+    common: tuple[int, ...]
+
+    def any_pair(self, size: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """p and q of this face, whichever: what they have in common, and for each token of `more` and each
+        of `less` what p has of the one and q of the other. Whatever p and q have apart is so divided:
+        it is as much in all."""
+        least = {token: unknown() for token in self.common}
+        moved = {pair: unknown() for pair in product(self.more, self.less)}
+        whole = sum([*least.values(), *moved.values()], Fraction(0))
+
+        def share(token: int, side: int) -> Any:
+            apart = [weight for pair, weight in moved.items() if pair[side] == token]
+            return sum(apart, least.get(token, Fraction(0))) / whole
+
+        p, q = (tuple(share(token, side) for token in range(size)) for side in (0, 1))
+        return p, q
+
+
+def faces(size: int) -> list[Face]:
+    """Every pair of laws lies on one of these; those without probabilities of 0 or equal ones first."""
+    found = []
+    for signs in product((1, -1, 0), repeat=size):
+        more, less = (tuple(t for t in range(size) if signs[t] == sign) for sign in (1, -1))
+        for held in product((True, False), repeat=size):
+            common = tuple(t for t in range(size) if held[t])
+            # No law has more than another everywhere; and none is 0 everywhere.
+            if bool(more) == bool(less) and (more or common):
+                found.append(Face(more, less, common))
+    return sorted(found, key=lambda face: -len(face.common) - len(face.more + face.less))
 
 
 def _symbol(value: Any) -> Symbol:
