@@ -11,12 +11,10 @@ from typing import Any
 import torch
 
 from treeproof.backends.adapters import sglang_loader
-from treeproof.backends.adapters.triton_mode import interpreted
-from treeproof.contract.capabilities import Capabilities
+from treeproof.backends.adapters.beside_attention import beside_attention
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.registry import register
 from treeproof.contract.sampling import CHAIN, Sampling
-from treeproof.contract.shape import KV_DTYPES
 
 MODULE = "sglang.kernels.ops.speculative.reject_sampling"
 
@@ -24,15 +22,10 @@ MODULE = "sglang.kernels.ops.speculative.reject_sampling"
 @register(
     "sglang-chain",
     consumes={"draft_token", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"},
-    capabilities=Capabilities(
+    capabilities=beside_attention(
         # One number of draft tokens for the whole batch.
         ragged=False,
         pad_rows=False,
-        devices={"cpu"} if interpreted() else {"cuda"},
-        softcap=True,
-        sinks=True,
-        alibi=True,
-        kv_dtypes={None, *KV_DTYPES},
         sampling={CHAIN},
     ),
     requires=sglang_loader.REQUIRES,

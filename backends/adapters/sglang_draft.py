@@ -13,12 +13,10 @@ from typing import Any
 import torch
 
 from treeproof.backends.adapters import sglang_commit, sglang_loader, sglang_tree
+from treeproof.backends.adapters.beside_attention import beside_attention
 from treeproof.backends.adapters.sglang_pool import OneLayer
-from treeproof.backends.adapters.triton_mode import interpreted
-from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.drafting import Drafted, DraftStep
 from treeproof.contract.registry import register
-from treeproof.contract.shape import KV_DTYPES
 
 PREPARING = "sglang.srt.speculative.eagle_worker_common"
 LISTING = "sglang.kernels.ops.speculative.cache_locs"
@@ -36,13 +34,7 @@ WITHOUT = (
 
 @register(
     "sglang-draft",
-    capabilities=Capabilities(
-        devices={"cpu"} if interpreted() else {"cuda"},
-        softcap=True,
-        sinks=True,
-        alibi=True,
-        kv_dtypes={None, *KV_DTYPES},
-    ),
+    capabilities=beside_attention(),
     requires=sglang_loader.REQUIRES,
 )
 class SglangDraft:

@@ -13,24 +13,15 @@ import numpy as np
 from torch import Tensor
 
 from treeproof.backends.adapters import sglang_loader
-from treeproof.backends.adapters.triton_mode import interpreted
-from treeproof.contract.capabilities import Capabilities
+from treeproof.backends.adapters.beside_attention import beside_attention
 from treeproof.contract.registry import register
-from treeproof.contract.shape import KV_DTYPES
 
 MODULE = "sglang.kernels.ops.attention.merge_state"
 
 
 @register(
     "sglang-merge",
-    capabilities=Capabilities(
-        devices={"cpu"} if interpreted() else {"cuda"},
-        # Partial results do not tell how they were made.
-        softcap=True,
-        sinks=True,
-        alibi=True,
-        kv_dtypes={None, *KV_DTYPES},
-    ),
+    capabilities=beside_attention(),
     requires=sglang_loader.REQUIRES,
 )
 class SglangMerge:

@@ -14,23 +14,15 @@ import torch
 from torch import Tensor
 
 from treeproof.backends.adapters import sglang_loader
+from treeproof.backends.adapters.beside_attention import beside_attention
 from treeproof.backends.adapters.sglang_tree import GLUE, WITHOUT
-from treeproof.backends.adapters.triton_mode import interpreted
-from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.inputs import DraftPool, Selected
 from treeproof.contract.registry import register
-from treeproof.contract.shape import KV_DTYPES
 
 
 @register(
     "sglang-select",
-    capabilities=Capabilities(
-        devices={"cpu"} if interpreted() else {"cuda"},
-        softcap=True,
-        sinks=True,
-        alibi=True,
-        kv_dtypes={None, *KV_DTYPES},
-    ),
+    capabilities=beside_attention(),
     requires=sglang_loader.REQUIRES,
 )
 class SglangSelect:

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from treeproof.backends.adapters import sglang_loader
+from treeproof.backends.adapters.beside_attention import beside_attention
 from treeproof.backends.adapters.sglang_commit import Commit
 from treeproof.backends.adapters.triton_mode import interpreted
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import Accepted, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
-from treeproof.contract.shape import KV_DTYPES
 
 GLUE = "sglang.srt.speculative.eagle_utils"
 SLOTS = "sglang.kernels.ops.speculative.cache_locs"
@@ -43,7 +43,7 @@ WITHOUT = (
 
 def capabilities() -> Capabilities:
     """Of builder and verifier in any form: neither sees the layer, so any layer will do."""
-    return Capabilities(
+    return beside_attention(
         # Interpreted, the loops over all pairs of rows take minutes beyond this.
         max_rows=32 if interpreted() else 1024,
         # One number of draft tokens for the whole batch.
@@ -52,11 +52,6 @@ def capabilities() -> Capabilities:
         mask_modes={"FULL_MASK", "QLEN_ONLY"},
         # What is moved nowhere is moved from slot 0 to slot 0.
         pad_slots={0},
-        devices={"cpu"} if interpreted() else {"cuda"},
-        softcap=True,
-        sinks=True,
-        alibi=True,
-        kv_dtypes={None, *KV_DTYPES},
     )
 
 
