@@ -26,6 +26,7 @@ from treeproof.commands.exit_codes import (
 from treeproof.commands.faults import faults
 from treeproof.commands.fuzz import fuzz
 from treeproof.commands.init_backend import init_backend
+from treeproof.commands.merge import merge
 from treeproof.commands.reduce import reduce
 from treeproof.commands.replay import replay
 from treeproof.commands.report import report
@@ -59,7 +60,7 @@ def cli() -> None:
 
 
 for command in (
-    check, fuzz, replay, reduce, show, trace, report, compare, faults, init_backend, backends, doctor,
+    check, fuzz, replay, reduce, show, trace, report, compare, merge, faults, init_backend, backends, doctor,
     schema,
 ):  # fmt: skip
     cli.add_command(command)

@@ -64,6 +64,8 @@ def figures(run: Run) -> list[str]:
     split = run.time_split
     parts = " ".join(f"{part} {split[part]:.1f}" for part in PARTS if part in split)
     seconds = f"{run.finished.seconds:.1f} s" if run.finished else "cut short"
+    if run.meta.parts:
+        seconds += f" in {count(len(run.meta.parts), 'run')}"
     lines = [
         f"cases    {len(run.cases):,} distinct, {count(checks, 'check')}; "
         f"{count(distinct_trees(run), 'tree')}, {count(sum(rows), 'row')}",
@@ -80,6 +82,8 @@ def figures(run: Run) -> list[str]:
         *_environment(run),
         f"run      {_short(run.folder.path)}",
     ]
+    if run.meta.parts:
+        lines.append(f"merged   {', '.join(run.meta.parts)}")
     if run.losses:
         lines.append(f"workers  {len(run.losses)} lost; the run went on")
     return lines

@@ -23,6 +23,7 @@ def test_the_commands_are_these() -> None:
         "faults",
         "fuzz",
         "init-backend",
+        "merge",
         "reduce",
         "replay",
         "report",

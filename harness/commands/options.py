@@ -23,16 +23,18 @@ BACKEND = click.option("--backend", metavar="NAME|FILE", help="The backend to ch
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def run_options(*keys: str) -> Callable[[F], F]:
+def run_options(*keys: str, in_process: bool = True) -> Callable[[F], F]:
     """Settings of a run as options of a click command: all of them, or those of these keys.
 
-    Defaults are said where all are: a command that takes a few may have others.
+    Defaults are said where all are: a command that takes a few may have others. `in_process`: it runs
+    backends, and may do so in its own process.
     """
 
     def decorate(command: F) -> F:
-        command = click.option(
-            "--in-process", is_flag=True, help="Check in this process, for debuggers; as -n 0."
-        )(command)
+        if in_process:
+            command = click.option(
+                "--in-process", is_flag=True, help="Check in this process, for debuggers; as -n 0."
+            )(command)
         for setting in reversed(SETTINGS):
             if not keys or setting.key in keys:
                 command = _option(setting, "" if keys else _default(setting))(command)
@@ -75,13 +77,7 @@ def settings_from(
 
     Raises ConfigError naming the option or the file and key.
     """
-    given: dict[str, Any] = {}
-    for setting in SETTINGS:
-        value = options.get(setting.field)
-        if value is None or value == ():
-            continue
-        name = "--no-reduce" if setting.key == "reduce" else f"--{setting.key}"
-        given |= _one(setting, value, name)
+    given = given_settings(options)
     if options.get("in_process"):
         if given.get("workers"):
             raise ConfigError(f"--in-process and --workers {given['workers']}: give one of them")
@@ -89,6 +85,18 @@ def settings_from(
     if positional:
         given["backends"] = tuple(dict.fromkeys((*positional, *given.get("backends", ()))))
     return run_settings(read_folder(Path()), given, default_backends=default_backends)
+
+
+def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command line itself sets, by field. Raises ConfigError naming the option."""
+    given: dict[str, Any] = {}
+    for setting in SETTINGS:
+        value = options.get(setting.field)
+        if value is None or value == ():
+            continue
+        name = "--no-reduce" if setting.key == "reduce" else f"--{setting.key}"
+        given |= _one(setting, value, name)
+    return given
 
 
 def soak_settings(

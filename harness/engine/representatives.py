@@ -246,29 +246,31 @@ def _starts(case: VerifyCase) -> Iterator[VerifyCase]:
     yield case
 
 
-def keep_failures(
-    run: Run, settings: RunSettings, store: FailureStore | None, saved: Sequence[Saved]
-) -> None:
+def keep_failures(run: Run, store: FailureStore | None, saved: Sequence[Saved]) -> None:
     """Write a reproducer for each distinct failure, into the run's folder and into the store.
 
     Saved failures that were seen to pass are dropped from the store.
     """
-    references = {backend.name: backend.reference for backend in run.meta.backends}
     for group in run.failures:
-        reproducer = Reproducer(
-            case=run.folder.read_case(group.case),
-            backend=references[group.backend],
-            failure=FailureKey(identity=group.identity, kind=group.kind),
-            message=group.failure.message,
-            seed=settings.seed,
-            device=settings.device,
-            versions=run.meta.versions,
-        )
+        reproducer = reproducer_of(run, group)
         run.folder.write_reproducer(group.backend, reproducer)
         if store is not None:
             store.save(group.backend, reproducer)
     if store is not None:
         _drop_fixed(run, store, saved)
+
+
+def reproducer_of(run: Run, group: FailureGroup) -> Reproducer:
+    """A failure with its case. Raises FileError where that does not read."""
+    return Reproducer(
+        case=run.folder.read_case(group.case),
+        backend=next(b.reference for b in run.meta.backends if b.name == group.backend),
+        failure=FailureKey(identity=group.identity, kind=group.kind),
+        message=group.failure.message,
+        seed=run.meta.seed,
+        device=run.meta.device,
+        versions=run.meta.versions,
+    )
 
 
 def _drop_fixed(run: Run, store: FailureStore, saved: Sequence[Saved]) -> None:

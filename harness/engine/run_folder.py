@@ -92,6 +92,10 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = ""
     ledger: tuple[KnownFailure, ...] = ()
     """Known failures, as the run's ledger had them."""
+    parts: tuple[str, ...] = ()
+    """Names of the runs that were merged into this one."""
+    damage: tuple[str, ...] = ()
+    """Where their files of events did not read."""
     version: int = EVENTS_VERSION
     """Of the events beside it. Fields that are added do not change it; what is said otherwise does."""
 

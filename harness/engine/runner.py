@@ -75,7 +75,7 @@ def run(
         session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
     finally:
         pool.stop()
-    keep_failures(Run.read(folder.path), settings, store, saved)
+    keep_failures(Run.read(folder.path), store, saved)
     session.finish()
     return Run.read(folder.path)
 

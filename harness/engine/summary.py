@@ -56,7 +56,7 @@ class Run:
     @property
     def damage(self) -> tuple[str, ...]:
         """Where a file of events does not read, in words; what stands before that was read."""
-        return tuple(self.found.damage)
+        return (*self.meta.damage, *self.found.damage)
 
     @cached_property
     def _all_checks(self) -> dict[tuple[str, str], Checked]:

@@ -122,7 +122,7 @@ class Reporter:
         self.run.record(*losses, *self.run.ledger.counts())
         found = Run.read(self.run.folder.path)
         self.over = bool(found.unexpected_passes)
-        keep_failures(found, settings, store=None, saved=())
+        keep_failures(found, store=None, saved=())
         seconds = time.monotonic() - self.run.started
         self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
         if settings.report_dir or settings.junit:

@@ -1,0 +1,198 @@
+"""Several run folders as one: runs of shards, of single backends, of other hosts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from treeproof.contract.event import (
+    CaseDrawn,
+    Checked,
+    Diagnosed,
+    Event,
+    Finished,
+    Reduced,
+    Tolerated,
+    WorkerLost,
+)
+from treeproof.contract.wire import FileError
+from treeproof.engine.completed import REDUCED_UNIT
+from treeproof.engine.gathered import Check
+from treeproof.engine.merged_check import combined, same_verdicts, stands
+from treeproof.engine.merged_meta import merged_meta
+from treeproof.engine.representatives import reproducer_of
+from treeproof.engine.run_folder import RunFolder
+from treeproof.engine.summary import CLEAN, INCOMPLETE, INTERRUPTED, OWN_FAULT, Run
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The union. `repeated` checks were in several of the runs and count once."""
+
+    run: Run
+    repeated: int
+
+
+def merge(runs: Sequence[Run], into: Path) -> Merged:
+    """Write the union of runs into a new run folder, which is read as any other.
+
+    A check that several runs have counts once: one that judged its backend before one that did not,
+    and where they come to other verdicts all of them, which is said. The exit code is decided for
+    the union: a backend that one run could not judge may have been judged by another. Raises
+    FileError where the runs do not belong together, or `into` holds a run or cannot be written.
+    """
+    meta = merged_meta(runs, into)
+    folder = RunFolder(into)
+    folder.create(meta)
+    union = _Union(runs)
+    try:
+        for number, run in enumerate(runs):
+            for path in sorted((run.folder.path / "cases").glob("*.json")):
+                if not (target := folder.path / "cases" / path.name).exists():
+                    shutil.copyfile(path, target)
+            with folder.events_path(f"{number:0{len(str(len(runs)))}}").open("xb") as stream:
+                stream.writelines(msgspec.json.encode(e) + b"\n" for e in union.events_of(number))
+        lost = _keep(Run.read(into))
+        code, reason = union.ending(Run.read(into), lost)
+        with folder.events_path("merged").open("xb") as stream:
+            stream.write(msgspec.json.encode(union.finished(code, reason)) + b"\n")
+    except OSError as error:
+        raise FileError(f"{into}: {error.strerror or error}") from error
+    return Merged(Run.read(into), union.repeated)
+
+
+def _keep(run: Run) -> list[str]:
+    """Write a reproducer for each distinct failure; where there can be none, why."""
+    lost = []
+    for group in run.failures:
+        try:
+            run.folder.write_reproducer(group.backend, reproducer_of(run, group))
+        except FileError as error:
+            lost.append(f"no file to replay {group.backend} {group.identity} {group.kind}: {error}")
+    return lost
+
+
+class _Union:
+    """Which event of which run goes into the union."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.otherwise: list[Check] = []
+        """Checks that came to other verdicts in another run."""
+        self.repeated = 0
+        self._source: dict[Check, int] = {}
+        """The run that a check is taken from."""
+        self._combined: dict[Check, Checked] = {}
+        self._cases: dict[str, int] = {}
+        self._smallest: dict[tuple[str, str, str], int] = {}
+        """The run that reduced a failure to the smallest case."""
+        self._written: set[tuple[object, ...]] = set()
+        for number, run in enumerate(runs):
+            for case, drawn in run.found.cases.items():
+                known = self._cases.get(case)
+                if known is None or (
+                    drawn.unit != REDUCED_UNIT
+                    and runs[known].found.cases[case].unit == REDUCED_UNIT
+                ):
+                    self._cases[case] = number
+            for key, event in run.found.reduced.items():
+                best = self._smallest.get(key)
+                if best is None or self._size(number, event) < self._size(
+                    best, runs[best].found.reduced[key]
+                ):
+                    self._smallest[key] = number
+        self._choose()
+
+    def _size(self, number: int, event: Reduced) -> tuple[int, int, str]:
+        drawn = self.runs[number].found.cases[event.reduced]
+        return (sum(drawn.rows), sum(drawn.prefixes), event.reduced)
+
+    def _choose(self) -> None:
+        holders: dict[Check, list[int]] = {}
+        for number, run in enumerate(self.runs):
+            for check in run.found.checks:
+                holders.setdefault(check, []).append(number)
+        for check, numbers in holders.items():
+            self.repeated += len(numbers) > 1
+            found = [self.runs[n].found.checks[check] for n in numbers]
+            judged = [i for i, one in enumerate(found) if stands(one)] or [0]
+            self._source[check] = numbers[judged[0]]
+            if not all(same_verdicts(found[judged[0]], found[i]) for i in judged):
+                self.otherwise.append(check)
+                self._combined[check] = combined(
+                    [self.runs[numbers[i]].whole(found[i]) for i in judged]
+                )
+
+    def events_of(self, number: int) -> Iterator[Event]:
+        for event in self.runs[number].events:
+            if isinstance(event, CaseDrawn):
+                if self._cases[event.case] == number and self._once("case", event.case):
+                    yield event
+            elif isinstance(event, Checked):
+                yield from self._check(number, event)
+            elif isinstance(event, WorkerLost):
+                if self._once("lost", event.case, event.backend, event.how):
+                    yield event
+            elif isinstance(event, Reduced | Diagnosed):
+                key = event.backend, event.identity, event.kind
+                if self._smallest.get(key, number) == number:
+                    yield event
+            elif isinstance(event, Tolerated):
+                if self._once(event.case, event.backend, event.identity, event.kind, event.entry):
+                    yield event
+            elif not isinstance(event, Finished):
+                yield event
+
+    def _check(self, number: int, event: Checked) -> Iterator[Checked]:
+        at = event.case, event.backend
+        if self._source[at] != number:
+            return
+        if at not in self._combined:
+            yield event
+        elif self._once("checked", *at):
+            yield self._combined[at]
+
+    def _once(self, *what: object) -> bool:
+        if what in self._written:
+            return False
+        self._written.add(what)
+        return True
+
+    def ending(self, union: Run, lost: Sequence[str]) -> tuple[int, str]:
+        """Exit code of the union, and what there is to say of it."""
+        codes = [None if run.finished is None else run.finished.exit_code for run in self.runs]
+        code = union.verdict
+        if OWN_FAULT in codes:
+            code = OWN_FAULT
+        elif code == CLEAN and (lost or None in codes or INTERRUPTED in codes):
+            code = INCOMPLETE
+        said = [
+            f"run {run.folder.path.name} " + (
+                "was cut short" if run.finished is None else f"ended so: {run.finished.reason}"
+            )
+            for run in self.runs
+            if run.finished is None or run.finished.reason
+        ]  # fmt: skip
+        if self.otherwise:
+            named = ", ".join(
+                f"{backend} on case {case}" for case, backend in self.otherwise[:_NAMED]
+            )
+            more = f" and {len(self.otherwise) - _NAMED} more" if self.otherwise[_NAMED:] else ""
+            said.append(f"other verdicts in other runs, of which all stand: {named}{more}")
+        return code, "; ".join([*said, *lost])
+
+    def finished(self, code: int, reason: str) -> Finished:
+        """Seconds are those of all runs together."""
+        ends = [run.finished for run in self.runs if run.finished is not None]
+        return Finished(
+            exit_code=code,
+            seconds=sum(end.seconds for end in ends),
+            reason=reason,
+            checking=sum(end.checking for end in ends),
+        )
