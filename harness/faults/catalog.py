@@ -9,6 +9,7 @@ from treeproof.faults import (
     batches,
     borrowed,
     candidates,
+    chain_rules,
     commits,
     companions,
     degenerate,
@@ -94,6 +95,7 @@ FAULTS: tuple[Fault, ...] = (
     *sample_rules.FAULTS,
     *served.FAULTS,
     *companions.FAULTS,
+    *chain_rules.FAULTS,
 )
 
 

@@ -23,7 +23,7 @@ _LEAST = 2.0**-60
 """Too little to be drawn by any coin but 0."""
 
 
-def _ends(x: VerifyInput, done: Accepted) -> tuple[Tensor, Tensor]:
+def ends(x: VerifyInput, done: Accepted) -> tuple[Tensor, Tensor]:
     """(B,) batch-global row that each walk ends on, and whether it has children, all refused."""
     assert x.retrieve_index is not None
     assert x.retrieve_next_token is not None
@@ -52,9 +52,9 @@ def _links(x: VerifyInput) -> list[tuple[list[int], list[int], list[int]]]:
 
 def _one_coin(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
     """The coin that refused the children picks the replacement as well."""
-    last, refused = _ends(x, right(x, given))
-    drawn = torch.where(refused, given.coins[last], given.final_coins)
-    return right(x, replace(given, final_coins=drawn))
+    last, refused = ends(x, right(x, given))
+    coins = torch.where(refused, given.coins[last], given.final_coins)
+    return right(x, replace(given, final_coins=coins))
 
 
 def _coin_of_root(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
@@ -105,14 +105,14 @@ def _redrawn(
 
     def wrong(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
         done = right(x, given)
-        drawn = _draw(weights(x, given, done), given.final_coins)
+        token = drawn(weights(x, given, done), given.final_coins)
         last = done.accept_len[:, None] - 1
-        return replace(done, tokens=done.tokens.scatter(1, last, drawn[:, None]))
+        return replace(done, tokens=done.tokens.scatter(1, last, token[:, None]))
 
     return wrong
 
 
-def _draw(weights: Tensor, coins: Tensor, mass: float | None = None) -> Tensor:
+def drawn(weights: Tensor, coins: Tensor, mass: float | None = None) -> Tensor:
     """(B,) the first token up to which more than a coin's share of the mass lies."""
     reached = weights.double().cumsum(1)
     whole = reached[:, -1] if mass is None else torch.full_like(reached[:, -1], mass)
@@ -121,11 +121,11 @@ def _draw(weights: Tensor, coins: Tensor, mass: float | None = None) -> Tensor:
 
 
 def _with_refused(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
-    return given.target_probs[_ends(x, done)[0]]
+    return given.target_probs[ends(x, done)[0]]
 
 
 def _of_parent_when_full(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
-    last, refused = _ends(x, done)
+    last, refused = ends(x, done)
     return torch.where(
         refused[:, None], _residual(x, given, done), given.target_probs[_parents(x)[last]]
     )
@@ -133,7 +133,7 @@ def _of_parent_when_full(x: VerifyInput, given: Sampling, done: Accepted) -> Ten
 
 def _of_root(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
     assert x.retrieve_index is not None
-    refused = _ends(x, done)[1]
+    refused = ends(x, done)[1]
     return torch.where(
         refused[:, None], _residual(x, given, done), given.target_probs[x.retrieve_index[:, 0]]
     )
@@ -141,7 +141,7 @@ def _of_root(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
 
 def _residual(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
     """(B, V) the law after the last accepted row without the children of that row."""
-    last, _ = _ends(x, done)
+    last, _ = ends(x, done)
     left = given.target_probs[last].clone()
     for b, (index, down, right) in enumerate(_links(x)):
         child = down[int(last[b]) - index[0]]
@@ -153,7 +153,7 @@ def _residual(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
 
 def _first_refused_only(x: VerifyInput, given: Sampling, done: Accepted) -> Tensor:
     """Only the child that was asked first is taken out."""
-    last, refused = _ends(x, done)
+    last, refused = ends(x, done)
     left = given.target_probs[last].clone()
     for b, (index, down, _) in enumerate(_links(x)):
         if refused[b]:
@@ -163,9 +163,9 @@ def _first_refused_only(x: VerifyInput, given: Sampling, done: Accepted) -> Tens
 
 def _not_renormalised(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
     done = right(x, given)
-    drawn = _draw(_residual(x, given, done), given.final_coins, mass=1.0)
+    token = drawn(_residual(x, given, done), given.final_coins, mass=1.0)
     last = done.accept_len[:, None] - 1
-    return replace(done, tokens=done.tokens.scatter(1, last, drawn[:, None]))
+    return replace(done, tokens=done.tokens.scatter(1, last, token[:, None]))
 
 
 def _thresholds_swapped(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
