@@ -180,6 +180,21 @@ def test_an_interrupt_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch
     assert (code, out, err.strip()) == (130, "", "interrupted")
 
 
+def test_reports_that_are_made_later_are_those_of_the_check(run: Run) -> None:
+    backend = write_backend()
+    words = ("--in-process", "--examples", "4", "--no-reduce", "--run-dir", "run")
+    assert run("check", backend, *words, "--report", "then")[0] == 1
+    code, out, _ = run("report", "run", "--report", "later", "--junit", "only.xml")
+    assert code == 0
+    names = ["badge.json", "junit.xml", "report.html", "summary.md"]
+    assert sorted(path.name for path in Path("later").iterdir()) == names
+    for name in names:
+        assert Path("later", name).read_bytes() == Path("then", name).read_bytes()
+    assert Path("only.xml").read_bytes() == Path("then", "junit.xml").read_bytes()
+    assert not Path("report.html").exists()
+    assert out.count("wrote ") == 5
+
+
 def test_a_run_that_is_terminated_reports_what_it_found_until_then(tmp_path: Path) -> None:
     words = [
         sys.executable,
@@ -251,7 +266,9 @@ def test_the_doctor_finds_what_a_run_needs(run: Run) -> None:
     code, out, _ = run("doctor")
     assert code == 0
     names = [line.split()[1] for line in out.splitlines() if line.startswith(("ok", "NO"))]
-    assert names == ["python", "torch", "device", "triton", "hypothesis", "folder", "workers"]
+    assert names == [
+        "python", "torch", "gpu", "triton", "hypothesis", "folder", "disk", "workers",
+    ]  # fmt: skip
 
 
 def test_the_doctor_names_what_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

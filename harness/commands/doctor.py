@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from treeproof.commands.exit_codes import CLEAN, USAGE
+from treeproof.commands.finding import Finding
+from treeproof.commands.gpu_findings import gpu_findings
+from treeproof.config import read_value
 
 TESTED_HYPOTHESIS = "6.170"
 """What is drawn from a seed rests on interfaces of Hypothesis that may change between releases."""
 
+LEAST_FREE = 10**9
+"""Bytes: what a long run with failures may leave in its folder."""
+
 
 @click.command()
-def doctor() -> int:
+@click.option(
+    "--device", default="cpu", metavar="DEVICE", help="Where backends are to run. Default cpu."
+)
+def doctor(device: str) -> int:
     """Say whether this machine is ready, and what to do.
+
+    With --device cuda each GPU launches a kernel, and it is an error where there is none.
 
     \b
     treeproof doctor
+    treeproof doctor --device cuda
 
     Exit code 0: it can; 2: it cannot.
     """
     from treeproof.reports.console import open_console, prose, write
 
-    found = examine(Path.cwd())
+    found = examine(Path.cwd(), read_value("device", device, "--device")["device"])
     lines = []
     for finding in found:
         mark = "ok" if finding.ok else "NO"
@@ -38,24 +50,15 @@ def doctor() -> int:
     return CLEAN if all(finding.ok for finding in found) else USAGE
 
 
-@dataclass(frozen=True)
-class Finding:
-    """`advice` is empty where there is nothing to do; `ok` False means treeproof cannot run."""
-
-    name: str
-    found: str
-    advice: str = ""
-    ok: bool = True
-
-
-def examine(folder: Path) -> list[Finding]:
-    """Everything treeproof needs, seen from `folder`. Imports torch."""
+def examine(folder: Path, device: str = "cpu") -> list[Finding]:
+    """Everything treeproof needs, seen from `folder`, to run backends on `device`. Imports torch."""
     return [
         _python(),
-        *_torch(),
+        *_torch(device),
         _triton(),
         _hypothesis(),
         _folder(folder),
+        _disk(folder),
         _workers(),
     ]
 
@@ -73,22 +76,15 @@ def _python() -> Finding:
     return Finding("python", found, "" if ok else "install Python 3.11 or newer", ok)
 
 
-def _torch() -> list[Finding]:
+def _torch(device: str) -> list[Finding]:
     try:
         import torch
     except Exception as error:  # a broken install fails in many ways, a missing library among them
         advice = "pip install torch (2.5 or newer)"
         return [Finding("torch", f"does not import: {error}", advice, ok=False)]
-    if not torch.cuda.is_available():
-        advice = (
-            "runs on the CPU; for --device cuda install a CUDA build of torch"
-            if (torch.version.cuda is None)
-            else "torch is a CUDA build but sees no GPU: look at nvidia-smi and the driver"
-        )
-        return [Finding("torch", torch.__version__), Finding("device", "cpu", advice)]
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    devices = ", ".join(f"cuda:{i} {name}" for i, name in enumerate(names))
-    return [Finding("torch", torch.__version__), Finding("device", f"cpu, {devices}")]
+    cuda = torch.version.cuda
+    built = f"{torch.__version__}, built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
+    return [Finding("torch", built), *gpu_findings(device)]
 
 
 def _triton() -> Finding:
@@ -118,6 +114,13 @@ def _folder(folder: Path) -> Finding:
     except OSError as error:
         advice = "runs are written below the current folder: cd elsewhere or give --run-dir"
         return Finding("folder", f"{folder}: {error.strerror or error}", advice, ok=False)
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    enough = free >= LEAST_FREE
+    advice = "" if enough else f"a run needs up to {LEAST_FREE / 1e9:g} GB in the current folder"
+    return Finding("disk", f"{free / 1e9:,.1f} GB free", advice, enough)
 
 
 def _workers() -> Finding:

@@ -1,33 +1,58 @@
-"""`treeproof report`: runs as one HTML page."""
+"""`treeproof report`: the reports of runs that are over, or were cut short."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from treeproof.commands.exit_codes import CLEAN
+from treeproof.commands.leave_reports import leave_reports
 from treeproof.commands.options import PATH
+
+if TYPE_CHECKING:
+    from treeproof.engine.summary import Run
+
+PAGE = Path("report.html")
 
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="RUN...", type=PATH)
-@click.option("-o", "--output", type=PATH, default=Path("report.html"), help="Default report.html.")
-def report(folders: tuple[Path, ...], output: Path) -> int:
-    """Write a run as one HTML page.
+@click.option("-o", "--output", type=PATH, help=f"Write the page there. Default {PAGE}.")
+@click.option(
+    "--report", "report_dir", type=PATH, metavar="FOLDER",
+    help="Write what check --report writes: page, JUnit XML, summary and badge.",
+)  # fmt: skip
+@click.option("--junit", type=PATH, metavar="FILE", help="Write JUnit XML there.")
+def report(
+    folders: tuple[Path, ...], output: Path | None, report_dir: Path | None, junit: Path | None
+) -> int:
+    """Write the reports of a run.
 
-    RUN is a run folder, as check prints it. The page opens from disk, without a network; several runs
-    make one page. Exit code 0: written, whatever the run found; 2: no run could be read.
+    RUN is a run folder, as check prints it, of a run that came to its end or was killed. The page opens
+    from disk, without a network; several runs make one page. With --report or --junit the CI service is
+    told as by check. Exit code 0: written, whatever the run found; 2: no run could be read.
 
     \b
     treeproof report .treeproof/runs/RUN
     treeproof report nightly/* -o nightly.html
+    treeproof report .treeproof/runs/RUN --report reports
     """
     from treeproof.engine.summary import Run
+
+    runs = [Run.read(folder) for folder in folders]
+    if output is not None or (report_dir is None and junit is None):
+        _write_page(runs, output or PAGE)
+    if report_dir is not None or junit is not None:
+        leave_reports(runs, report_dir, junit)
+    return CLEAN
+
+
+def _write_page(runs: list[Run], path: Path) -> None:
     from treeproof.reports.files import write_report
     from treeproof.reports.page.facts import page_of
     from treeproof.reports.page.render import render
 
-    size = write_report(output, render(page_of([Run.read(folder) for folder in folders])))
-    click.echo(f"wrote {output} ({size / 1e3:,.0f} kB)")
-    return CLEAN
+    size = write_report(path, render(page_of(runs)))
+    click.echo(f"wrote {path} ({size / 1e3:,.0f} kB)")
