@@ -11,6 +11,7 @@ from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text
 from treeproof.reports.matrix import Tally, tallies
+from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.terminal import figures, last_words, replay_command
 from treeproof.reports.text import shown
 
@@ -22,14 +23,18 @@ MOST_BYTES = 900 * 1024
 
 def error_commands(runs: Sequence[Run]) -> list[str]:
     """Workflow commands, one a line: at most 9 failures, and how many more there are."""
-    failures = [(run, group) for run in runs for group in run.failures]
+    failures = [
+        (run, of_run(name, group.backend), group)
+        for run, name in zip(runs, run_names(runs), strict=True)
+        for group in run.failures
+    ]
     most = MOST_ANNOTATIONS if len(failures) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
     lines = [
         _command(
-            f"{group.backend}: {group.identity} {group.kind}",
+            f"{shown(backend, 200)}: {group.identity} {shown(group.kind, 200)}",
             f"{shown(group.failure.message, 600)}\n{_cause(group)}{replay_command(run, group)}",
         )
-        for run, group in failures[:most]
+        for run, backend, group in failures[:most]
     ]
     if more := failures[most:]:
         lines.append(
@@ -54,8 +59,9 @@ _ESCAPED = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
 def step_summary(runs: Sequence[Run]) -> str:
     """Markdown: verdict, matrix, failures with the command that replays each."""
     lines: list[str] = []
-    for run in runs:
-        lines += [f"### {_text(last_words(run)[-1].plain)}", "", *_matrix(run), ""]
+    for run, name in zip(runs, run_names(runs), strict=True):
+        verdict = of_run(name, last_words(run)[-1].plain)
+        lines += [f"### {_text(verdict)}", "", *_matrix(run), ""]
         lines += [f"> {_text(line.plain)}" for line in last_words(run)[:-1]]
         for group in run.failures:
             lines += ["", *_failure(run, group)]

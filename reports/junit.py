@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from junitparser import Error, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser import Error, Skipped
 from junitparser import Failure as JUnitFailure
+from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.failure_group import FailureGroup
@@ -14,6 +16,7 @@ from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text
 from treeproof.reports.matrix import Tally, tallies
+from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.terminal import replay_command
 from treeproof.reports.text import shown
 
@@ -26,40 +29,57 @@ def junit_xml(runs: Sequence[Run]) -> bytes:
     """UTF-8. What fails only as the ledger says is skipped, with that for a reason, and so is what was
     not judged: a column without a verdict is no pass."""
     xml = JUnitXml("treeproof")
-    for run in runs:
+    for run, name in zip(runs, run_names(runs), strict=True):
         found = tallies(run)
-        for name in run.backends:
-            suite = TestSuite(_safe(name))
+        for backend in run.backends:
+            suite = TestSuite(_safe(of_run(name, backend)))  # type: ignore[no-untyped-call]
             suite.timestamp = run.meta.started[:19]
-            groups = [group for group in run.failures if group.backend == name]
+            for key, value in _properties(run):
+                suite.add_property(key, _safe(value))
+            groups = [group for group in run.failures if group.backend == backend]
+            place = ".".join(filter(None, ("treeproof", name.replace(".", "-"), backend)))
             for column in COLUMNS:
-                suite.add_testcase(_case(run, name, column, found[name][column], groups))
+                case = TestCase(column, classname=_safe(place))
+                case.result = _result(run, backend, column, found[backend][column], groups)
+                suite.add_testcase(case)
             xml.add_testsuite(suite)
         if run.exit_code == 4 and run.finished is not None:
-            xml.add_testsuite(_own_fault(run.finished.reason))
+            xml.add_testsuite(_own_fault(run, name))
+    xml.update_statistics()  # type: ignore[no-untyped-call]
     text: bytes = xml.tostring()  # type: ignore[no-untyped-call]
     return text
 
 
-def _case(
+def _properties(run: Run) -> list[tuple[str, str]]:
+    """What decided the verdicts, and where they are."""
+    meta = run.meta
+    return [
+        ("seed", str(meta.seed)),
+        ("profile", str(meta.settings.get("profile", ""))),
+        ("device", f"{meta.device}: {meta.device_name}"),
+        *meta.versions.items(),
+        ("run", str(run.folder.path)),
+    ]
+
+
+def _result(
     run: Run, backend: str, column: Identity, tally: Tally, groups: Iterable[FailureGroup]
-) -> TestCase:
-    case = TestCase(column, classname=f"treeproof.{_safe(backend)}")
+) -> list[Any]:
     own = [group for group in groups if group.identity == column]
     if own:
         kinds = ", ".join(group.kind for group in own)
         failure = JUnitFailure(_safe(f"{count(tally.cases['fail'], 'case')}: {kinds}"), own[0].kind)
         failure.text = _safe("\n\n".join(_said(run, group) for group in own), MAX_BODY)
-        case.result = [failure]
-    elif backend in run.unavailable:
-        case.result = [Skipped(_safe(f"cannot run here: {run.unavailable[backend]}"))]
-    elif tally.cases["known"]:
+        return [failure]
+    if backend in run.unavailable:
+        return [Skipped(_safe(f"cannot run here: {run.unavailable[backend]}"))]
+    if tally.cases["known"]:
         known = count(tally.cases["known"], "case")
-        case.result = [Skipped(f"fails only as the ledger says, in {known}")]
-    elif not tally.cases["pass"] + tally.cases["tie"]:
+        return [Skipped(f"fails only as the ledger says, in {known}")]
+    if not tally.cases["pass"] + tally.cases["tie"]:
         reasons = sorted({reason for _, reason in tally.gaps}) or ["no completed check"]
-        case.result = [Skipped(_safe("; ".join(reasons)))]
-    return case
+        return [Skipped(_safe("; ".join(reasons)))]
+    return []
 
 
 def _said(run: Run, group: FailureGroup) -> str:
@@ -70,9 +90,10 @@ def _said(run: Run, group: FailureGroup) -> str:
     return "\n".join([*lines, replay_command(run, group)])
 
 
-def _own_fault(reason: str) -> TestSuite:
-    suite, case = TestSuite("treeproof"), TestCase("treeproof itself", classname="treeproof")
-    case.result = [Error(_safe(reason))]
+def _own_fault(run: Run, name: str) -> TestSuite:
+    suite = TestSuite(_safe(of_run(name, "treeproof")))  # type: ignore[no-untyped-call]
+    case = TestCase("treeproof itself", classname="treeproof")
+    case.result = [Error(_safe("" if run.finished is None else run.finished.reason))]
     suite.add_testcase(case)
     return suite
 

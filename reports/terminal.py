@@ -230,7 +230,7 @@ def _short(path: Path) -> Path:
 
 def last_words(run: Run) -> list[Text]:
     """One line that says how it ended, and why where that is not plain."""
-    reason = run.finished.reason if run.finished else "the run was cut short"
+    reason = run.finished.reason if run.finished else f"run {run.folder.path.name} was cut short"
     if run.exit_code == OWN_FAULT:
         said = [Text(line) for line in reason.splitlines()]
         return [*said, Text("✗ treeproof itself failed, see above", style="bold red")]

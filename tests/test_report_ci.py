@@ -9,17 +9,20 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from report_runs import HOSTILE, again, checked, leak, run_of, star
+from report_runs import HOSTILE, again, checked, leak, run_of, star, written
+from xmlschema import XMLSchema, XMLSchemaValidationError
 
-from treeproof.contract.event import Tolerated
+from treeproof.contract.event import Finished, Tolerated
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import FileError
+from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.summary import Run
 from treeproof.reports.badge import badge_json
 from treeproof.reports.files import announced, write_reports
 from treeproof.reports.github import MOST_BYTES, error_commands, step_summary
 from treeproof.reports.junit import junit_xml
+from treeproof.reports.run_names import run_names
 
 
 def failing(folder: Path, failures: int = 1, message: str = "row 2 reads row 1") -> Run:
@@ -41,6 +44,83 @@ def test_junit_has_one_test_case_for_each_backend_and_identity(tmp_path: Path) -
     assert "row 2 reads row 1" in (failure.text or "")
     assert "treeproof check mine" in (failure.text or "")
     assert [child.tag for child in found["treeproof.mine.kv"]] == []
+
+
+SCHEMA = XMLSchema(Path(__file__).with_name("jenkins_junit.xsd"))
+OWN = Finished(exit_code=4, seconds=1.0, reason="Traceback\nKeyError: '\x00'")
+GONE = (
+    BackendMeta(reference="mine", name="mine"),
+    BackendMeta(reference="x", name="x", unavailable="no wheel"),
+)
+
+
+def of_all_kinds(folder: Path) -> dict[str, list[Run]]:
+    """Runs whose XML has each kind of element that there is."""
+    one = failing(folder / "one", message=HOSTILE * 500)
+    case = star()
+    clean = run_of(folder / "clean", [(case, checked(case, "mine"))])
+    return {
+        "failures": [one],
+        "a clean run": [clean],
+        "nothing": [run_of(folder / "empty", [], exit_code=3)],
+        "no backend": [run_of(folder / "none", [], backends=(), exit_code=3)],
+        "an own fault": [written(folder / "own", clean.meta, [OWN])],
+        "unavailable": [again(clean, folder / "gone", backends=GONE)],
+        "several runs with one backend": [one, clean, failing(folder / "two")],
+    }
+
+
+@pytest.mark.parametrize("kind", [
+    "failures", "a clean run", "nothing", "no backend", "an own fault", "unavailable",
+    "several runs with one backend",
+])  # fmt: skip
+def test_jenkins_takes_what_is_written(tmp_path: Path, kind: str) -> None:
+    runs = of_all_kinds(tmp_path)[kind]
+    text = junit_xml(runs)
+    SCHEMA.validate(ET.fromstring(text))
+    root = ET.fromstring(text)
+    suites = list(root)
+    assert len({suite.get("name") for suite in suites}) == len(suites)
+    assert int(root.get("tests") or 0) == len(list(root.iter("testcase")))
+    assert int(root.get("failures") or 0) == len(list(root.iter("failure")))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("<testsuites ", '<testsuites skipped="1" '),
+        ('<testcase name="kv" ', "<testcase "),
+        ('<testcase name="kv" ', '<testcase name="kv" file="x" '),
+        ("</testsuite>", "<note/></testsuite>"),
+        (' tests="7"', ""),
+        ('<property name="seed" value="7"', '<property name="seed"'),
+        ("<failure ", "<failed "),
+    ],
+)
+def test_what_jenkins_refuses_the_schema_refuses(tmp_path: Path, right: str, wrong: str) -> None:
+    text = junit_xml([failing(tmp_path / "run")]).decode()
+    assert right in text
+    spoilt = text.replace(right, wrong).replace(
+        "</failure>", f"</{wrong[1:-1]}>" if "failed" in wrong else "</failure>"
+    )
+    with pytest.raises(XMLSchemaValidationError):
+        SCHEMA.validate(ET.fromstring(spoilt))
+
+
+def test_several_runs_are_told_apart_in_every_output(tmp_path: Path) -> None:
+    runs = [failing(tmp_path / "monday"), failing(tmp_path / "tuesday")]
+    root = ET.fromstring(junit_xml(runs))
+    assert [suite.get("name") for suite in root][::2] == ["monday: mine", "tuesday: mine"]
+    assert len({case.get("classname") for case in root.iter("testcase")}) == 4
+    titles = [line.partition("::")[2].partition("::")[0] for line in error_commands(runs)]
+    assert [title.partition("title=")[2].partition("%3A")[0] for title in titles] == [
+        "monday", "tuesday",
+    ]  # fmt: skip
+    heads = [line for line in step_summary(runs).splitlines() if line.startswith("### ")]
+    assert [head[4:10].strip("&#") for head in heads] == ["monday", "tuesda"]
+    same = [failing(tmp_path / day / "run") for day in ("a", "b")]
+    assert run_names(same) == [str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")]
+    assert run_names(same[:1]) == [""]
 
 
 def test_what_was_not_judged_is_skipped_and_never_passes(tmp_path: Path) -> None:

@@ -182,6 +182,24 @@ def test_several_runs_make_one_page(tmp_path: Path) -> None:
     assert len(page.blocks) == len(page.drawings) == 1
 
 
+def test_rows_and_blocks_of_several_runs_say_whose_they_are(tmp_path: Path) -> None:
+    one, two = failing(tmp_path / "monday"), failing(tmp_path / "tuesday")
+    two.folder.events_path("w0").write_bytes(
+        b"".join(two.folder.events_path("w0").read_bytes().splitlines(keepends=True)[:-1])
+    )
+    page = page_of([one, Run.read(tmp_path / "tuesday")])
+    assert [(row.run, row.backend) for row in page.rows] == [
+        ("monday", "mine"), ("tuesday", "mine"),
+    ]  # fmt: skip
+    assert [block.run for block in page.blocks] == ["monday", "tuesday"]
+    assert page.warnings == ("tuesday: run tuesday was cut short",)
+    words = Elements(render(page)).words
+    assert "mine · run tuesday · measured" in words
+    alone = page_of([one])
+    assert [row.run for row in alone.rows] == [""]
+    assert "mine · measured" in Elements(render(alone)).words
+
+
 @pytest.mark.long
 def test_five_hundred_failures_of_64_rows_stay_below_two_megabytes(tmp_path: Path) -> None:
     from page_of_many import many

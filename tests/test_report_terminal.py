@@ -331,7 +331,7 @@ def test_a_backend_found_by_its_name_needs_no_option(folder: Path) -> None:
         ),
         (
             [drawn(1), good(1)],
-            ["! the run was cut short", "! not everything that was asked for was checked"],
+            ["! run run was cut short", "! not everything that was asked for was checked"],
         ),
     ],
 )

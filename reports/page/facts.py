@@ -19,6 +19,7 @@ from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
 from treeproof.reports.failure_block import wrongly_read
 from treeproof.reports.matrix import Tally, reason_lines, tallies
+from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.script_lines import script_lines
 from treeproof.reports.terminal import explained, figures, last_words, replay_command
 from treeproof.reports.text import shown
@@ -34,6 +35,8 @@ class Block:
     """One distinct failure, in words; its drawings are `drawing`."""
 
     number: int
+    run: str
+    """Name of its run, where there are several."""
     backend: str
     identity: str
     kind: str
@@ -74,6 +77,8 @@ class Column:
 class Row:
     """One backend in the matrix."""
 
+    run: str
+    """Name of its run, where there are several."""
     backend: str
     columns: tuple[Column, ...]
     exercised: int
@@ -104,32 +109,42 @@ def page_of(runs: Sequence[Run]) -> Page:
     """The page of one run, or of several that are shown as one."""
     blocks: list[Block] = []
     drawings: list[dict[str, Any]] = []
-    for run in runs:
+    named = list(zip(runs, run_names(runs), strict=True))
+    for run, name in named:
         for group in run.failures:
-            blocks.append(_block(run, group, len(blocks) + 1))
+            blocks.append(_block(run, name, group, len(blocks) + 1))
             drawings.append(_drawing(run, group))
     first = runs[0]
-    words = [last_words(run)[-1].plain for run in runs]
-    warnings = [line.plain for run in runs for line in last_words(run)[:-1]]
+    words = [of_run(name, last_words(run)[-1].plain) for run, name in named]
+    warnings = [
+        of_run(name, line.plain.removeprefix("! "))
+        for run, name in named
+        for line in last_words(run)[:-1]
+    ]
     return Page(
         title="treeproof: " + ", ".join(dict.fromkeys(n for run in runs for n in run.backends)),
         verdict=" · ".join(dict.fromkeys(words)),
         good=all(run.exit_code == 0 for run in runs),
-        command=shlex.join(["treeproof", *first.meta.command[1:]]),
+        command=shlex.join(["treeproof", *first.meta.command[1:]]) if len(runs) == 1 else "",
         started=first.meta.started,
-        figures=tuple(line for run in runs for line in figures(run)),
-        rows=tuple(row for run in runs for row in _rows(run)),
-        reasons=tuple(_reasons(runs)),
+        figures=tuple(line for run, name in named for line in _figures(run, name)),
+        rows=tuple(row for run, name in named for row in _rows(run, name)),
+        reasons=tuple(_reasons(named)),
         warnings=tuple(warnings),
         blocks=tuple(blocks),
         drawings=tuple(drawings),
     )
 
 
-def _rows(run: Run) -> list[Row]:
+def _figures(run: Run, name: str) -> list[str]:
+    return [*([name, ""] if name else []), *figures(run), *([""] if name else [])]
+
+
+def _rows(run: Run, of: str) -> list[Row]:
     found = tallies(run)
     return [
         Row(
+            run=of,
             backend=shown(name, 80),
             columns=tuple(_column(column, found[name][column]) for column in COLUMNS),
             exercised=len(run.exercised[name]),
@@ -148,16 +163,21 @@ def _column(name: str, tally: Tally) -> Column:
     return Column(name, "none", 0, tally.measured)
 
 
-def _reasons(runs: Iterable[Run]) -> list[str]:
-    return [shown(line.plain.strip()) for run in runs for line in reason_lines(run, most=1000)]
+def _reasons(runs: Iterable[tuple[Run, str]]) -> list[str]:
+    return [
+        of_run(name, shown(line.plain.strip()))
+        for run, name in runs
+        for line in reason_lines(run, most=1000)
+    ]
 
 
-def _block(run: Run, group: FailureGroup, number: int) -> Block:
+def _block(run: Run, name: str, group: FailureGroup, number: int) -> Block:
     what, failure = explained(run, group), group.failure
     probe = f", probe {failure.probe}" if failure.probe else ""
     case = "" if what.case is None else summary(what.case)
     return Block(
         number=number,
+        run=name,
         backend=shown(group.backend, 80),
         identity=group.identity,
         kind=shown(group.kind, 80),
