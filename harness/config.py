@@ -18,6 +18,7 @@ from typing import Any
 from treeproof.contract.case import DTYPES, MAX_PREFIX
 from treeproof.contract.failure import COLUMNS
 from treeproof.engine.settings import PROFILES, RunSettings
+from treeproof.engine.shards import Shard
 
 FILES = ("pyproject.toml", "treeproof.toml")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -120,6 +121,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("device", "device", _device, "DEVICE", "where backends run: cpu, cuda or cuda:N"),
     Setting("dtype", "dtype", _choice(*DTYPES), "DTYPE", f"only this: {', '.join(DTYPES)}"),
     Setting("time", "time_limit", _duration, "TIME", "stop drawing after this time: 90s, 30m, 1.5h"),
+    Setting("shard", "shard", Shard.read, "I/N", "check part I of N; treeproof merge unites them"),
     Setting("ledger", "ledger", _path, "FILE", "known failures, tolerated until a date"),
     Setting(
         "report", "report_dir", _path, "FOLDER",

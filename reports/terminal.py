@@ -235,13 +235,18 @@ def last_words(run: Run) -> list[Text]:
         said = [Text(line) for line in reason.splitlines()]
         return [*said, Text("✗ treeproof itself failed, see above", style="bold red")]
     warnings = [*run.missing, *([reason] if reason else [])]
+    if run.shard:
+        part = "holds no part of this run" if not run.cases else "is a part of this run"
+        warnings.append(
+            f"shard {run.shard} {part}: treeproof merge says whether anything was left out"
+        )
     lines = [prose(f"! {why}", "yellow") for why in warnings]
     checks = count(sum(run.completed_checks(name) for name in run.backends), "check")
     if run.failures:
         failing = sum(bool(run.untolerated(check)) for check in run.checks)
         distinct = count(len(run.failures), "distinct failure")
         lines.append(Text(f"✗ {distinct}, in {failing} of {checks}", style="bold red"))
-    elif run.unexpected_passes:
+    elif run.unexpected_passes and not run.shard:
         entries = ", ".join(str(state.entry.number) for state in run.unexpected_passes)
         lines.append(Text(f"✗ unexpected pass of ledger entry {entries}", style="bold red"))
     elif run.exit_code == INTERRUPTED:

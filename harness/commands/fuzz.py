@@ -18,7 +18,7 @@ from treeproof.commands.options import run_options, soak_settings
 @click.argument("targets", nargs=-1, metavar="[BACKEND|FILE]...")
 @run_options(
     "backend", "identity", "time", "profile", "dtype", "seed", "device", "ledger", "run-dir",
-    "workers", "launch-timeout", "fail-fast", "reduce",
+    "workers", "launch-timeout", "fail-fast", "reduce", "shard",
 )  # fmt: skip
 def fuzz(targets: tuple[str, ...], **options: Any) -> int:
     """Draw new cases until the time is over.

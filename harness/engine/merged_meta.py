@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from treeproof.contract.wire import FileError
 from treeproof.engine.run_folder import BackendMeta, RunMeta
+from treeproof.engine.shards import WHOLE, Shard
 from treeproof.engine.summary import Run
 
 DECISIVE = ("profile", "dtype", "identities", "trees", "prefixes", "examples", "endless")
@@ -44,12 +45,31 @@ def merged_meta(runs: Sequence[Run], into: Path) -> RunMeta:
             **first.meta.settings,
             "backends": [backend.reference for backend in backends.values()],
             "run_dir": str(into),
+            "shard": msgspec.to_builtins(WHOLE),
         },
         command=("treeproof", "merge", *(str(r.folder.path) for r in runs), "-o", str(into)),
         backends=tuple(backends.values()),
         parts=tuple(part for run in runs for part in run.meta.parts or (run.folder.path.name,)),
-        damage=tuple(damage for run in runs for damage in run.damage),
+        damage=(*(damage for run in runs for damage in run.damage), *_absent(runs)),
     )
+
+
+def _absent(runs: Sequence[Run]) -> Iterator[str]:
+    """Shards that a backend was not checked in, in words."""
+    of_backend: dict[str, set[int]] = {}
+    for run in runs:
+        for backend in run.meta.backends:
+            of_backend.setdefault(backend.name, set()).add(_shard(run.meta).number)
+    count = _shard(runs[0].meta).count
+    for name, there in of_backend.items():
+        absent = sorted(set(range(1, count + 1)) - there)
+        if absent:
+            named = ", ".join(f"{number}/{count}" for number in absent)
+            yield f"shard{'s' if absent[1:] else ''} {named} of backend {name} not among the runs"
+
+
+def _shard(meta: RunMeta) -> Shard:
+    return msgspec.convert(meta.settings.get("shard", {"number": 1, "count": 1}), Shard)
 
 
 def _differing(one: RunMeta, other: RunMeta) -> list[str]:
@@ -62,6 +82,7 @@ def _differing(one: RunMeta, other: RunMeta) -> list[str]:
     for package in sorted({*one.versions, *other.versions}):
         compare(package, one.versions.get(package), other.versions.get(package))
     compare("seed", one.seed, other.seed)
+    compare("number of shards", _shard(one).count, _shard(other).count)
     for name in DECISIVE:
         compare(name, one.settings.get(name), other.settings.get(name))
     kinds = [meta.device.partition(":")[0] for meta in (one, other)]

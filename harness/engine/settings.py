@@ -11,6 +11,7 @@ import msgspec
 
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.shape import DTYPES
+from treeproof.engine.shards import WHOLE, Shard
 from treeproof.generate.profiles import run_seed
 
 PROFILES = ("quick", "ci", "gpu", "nightly", "soak")
@@ -38,7 +39,8 @@ class RunSettings:
     may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
     `store`: where failures are kept from run to run; None keeps none. `ledger`: a file of known
     failures; None tolerates nothing. `endless`: cases are drawn until `time_limit` or, with
-    `fail_fast`, the first failure; those that pass are not kept on disk. `report_dir`, `junit`: where reports go besides the run's folder.
+    `fail_fast`, the first failure; those that pass are not kept on disk. `shard`: the part of what is
+    drawn that this run checks; saved failures of `store` are all replayed. `report_dir`, `junit`: where reports go besides the run's folder.
     """
 
     backends: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class RunSettings:
     store: Path | None = Path(".treeproof")
     ledger: Path | None = None
     endless: bool = False
+    shard: Shard = WHOLE
     report_dir: Path | None = None
     junit: Path | None = None
 

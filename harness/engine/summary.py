@@ -287,7 +287,20 @@ class Run:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """What was asked for and not checked, in words; each is a reason for exit code 3."""
+        """What was asked for and not checked, in words; each is a reason for exit code 3.
+
+        Of a shard, damage alone: the rest is for the union to say.
+        """
+        return self.damage if self.shard else (*self._gaps, *self.damage)
+
+    @property
+    def shard(self) -> str:
+        """Which part of what was asked for this run is, such as 2/4; empty where it is all of it."""
+        shard = self.meta.settings.get("shard", {"number": 1, "count": 1})
+        return "" if shard["count"] == 1 else f"{shard['number']}/{shard['count']}"
+
+    @cached_property
+    def _gaps(self) -> tuple[str, ...]:
         reasons = [
             f"backend {name} cannot run here: {why}" for name, why in self.unavailable.items()
         ]
@@ -300,7 +313,7 @@ class Run:
         if self.meta.settings.get("trees"):
             judged = [name for name in self.backends if self.completed_checks(name)]
             reasons += unchecked_shapes(self.cases, self.checks, judged)
-        return (*reasons, *self.damage)
+        return tuple(reasons)
 
     def _missing_of(self, backend: str) -> list[str]:
         """Of a backend that was loaded: no check at all, or cases that it found it cannot run."""
@@ -326,8 +339,11 @@ class Run:
 
     @property
     def verdict(self) -> int:
-        """The exit code as far as the checks themselves decide it."""
-        if self.failures or self.unexpected_passes:
+        """The exit code as far as the checks themselves decide it.
+
+        An entry that nothing failed by in one shard may be needed in another.
+        """
+        if self.failures or (self.unexpected_passes and not self.shard):
             return VIOLATED
         return INCOMPLETE if self.missing else CLEAN
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from treeproof.contract.event import CaseDrawn
 from treeproof.engine.completed import SAVED
 from treeproof.engine.levelled import Width, by_width, levelled
 from treeproof.engine.settings import RunSettings
+from treeproof.engine.shards import share
 from treeproof.engine.store import Saved
 
 if TYPE_CHECKING:
@@ -94,7 +96,8 @@ def drawn_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> li
     from treeproof.generate.units import units
 
     drawn = units(settings.profile, settings.seed, settings.examples, settings.dtype)
-    single = [source for unit in drawn for source in _unit_sources(unit, able)]
+    own = share(drawn, settings.shard, lambda unit: unit.cost, lambda unit: unit.shape.name)
+    single = [source for unit in own for source in _unit_sources(unit, able)]
     return [*single, *_script_sources(settings, sum(unit.count for unit in drawn))]
 
 
@@ -104,14 +107,16 @@ def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
 
     count = cases // CASES_A_SCRIPT
     drawn = script_units(settings.profile, settings.seed, count, settings.dtype)
-    return [Source(unit.name, partial(draw_scripts, unit), last=True) for unit in drawn]
+    own = share(drawn, settings.shard, lambda unit: float(unit.count), lambda unit: unit.name)
+    return [Source(unit.name, partial(draw_scripts, unit), last=True) for unit in own]
 
 
 def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:
-    """Work units of a profile without an end, each made when it is its turn."""
+    """Work units of a profile without an end, each made when it is its turn; of n shards, every nth."""
     from treeproof.generate.endless import endless_units
 
-    for unit in endless_units(settings.profile, settings.seed, settings.dtype):
+    every, shard = endless_units(settings.profile, settings.seed, settings.dtype), settings.shard
+    for unit in islice(every, shard.number - 1, None, shard.count):
         yield from _unit_sources(unit, able)
 
 
@@ -156,7 +161,13 @@ def read_shapes(settings: RunSettings) -> list[Shape]:
             Shape(f"{path.name}: {tree.name}", cases[i * width : (i + 1) * width])
             for i, tree in enumerate(trees)
         ]
-    return shapes
+    return share(shapes, settings.shard, _cost, lambda shape: shape.name)
+
+
+def _cost(shape: Shape) -> float:
+    """Rows times keys."""
+    requests = (request for case in shape.cases for request in case.requests)
+    return sum(float(r.num_rows * (r.prefix_len + r.num_rows)) for r in requests)
 
 
 def shaped_sources(

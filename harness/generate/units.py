@@ -40,6 +40,10 @@ _PREFIXES = (
 )
 
 
+_DEAR = {"long": 2.5, "context-limit": 5.0}
+"""What a case with such a prefix takes, beside one of an ordinary case (profile ci, one core)."""
+
+
 @dataclass(frozen=True)
 class WorkUnit:
     """`count` cases of one shape group; the same cases whenever and wherever it is drawn."""
@@ -61,6 +65,11 @@ class WorkUnit:
     @property
     def shape(self) -> ShapeGroup:
         return PROFILES[self.profile].groups[self.group]
+
+    @property
+    def cost(self) -> float:
+        """About how long it takes, an ordinary case being 1; known before it is drawn."""
+        return sum(_DEAR.get(focus_of(self, i).prefix or "", 1.0) for i in range(self.count))
 
 
 def units(
