@@ -301,7 +301,17 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "stale": (PositionsBufferOfTheFirstBatch, ("position", "stale-position")),
 }
 
-ELSEWHERE = {"process", "finish", "draft", "kernels", "malformed", "merge", "model", "rounds"}
+ELSEWHERE = {
+    "process",
+    "finish",
+    "draft",
+    "kernels",
+    "guard",
+    "malformed",
+    "merge",
+    "model",
+    "rounds",
+}
 """Probes whose faults stand in tests of their own."""
 
 

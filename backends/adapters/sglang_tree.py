@@ -41,11 +41,14 @@ WITHOUT = (
 """What the engine's module imports for sampling and for its memory, which no stage here calls."""
 
 
+MOST_ROWS = 32 if interpreted() else 1024
+"""Of a request. Interpreted, the loops over all pairs of rows take minutes beyond this."""
+
+
 def capabilities() -> Capabilities:
     """Of builder and verifier in any form: neither sees the layer, so any layer will do."""
     return beside_attention(
-        # Interpreted, the loops over all pairs of rows take minutes beyond this.
-        max_rows=32 if interpreted() else 1024,
+        max_rows=MOST_ROWS,
         # One number of draft tokens for the whole batch.
         ragged=False,
         pad_rows=False,
@@ -90,6 +93,8 @@ class SglangTree:
         """Mask, positions, links, tokens and slots of B requests of N rows each."""
         batch, drafted = c.selected_index.shape
         rows = drafted + 1
+        if rows > MOST_ROWS:
+            raise ValueError(f"{rows} rows in a request: accepted are 1 to {MOST_ROWS}")
         mask, positions, index, next_token, next_sibling, tokens = self.tree(c, rows)
         starts = torch.arange(batch + 1, device=c.seq_lens.device)
         cells = {

@@ -36,7 +36,9 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class Capabilities(Typed, frozen=True, kw_only=True):
-    """Cases outside these are `unsupported` for the backend and are not sent to it.
+    """Cases outside these are `unsupported` for the backend and are not sent to it, but by the probe
+    `guard`: beyond `max_topk` a backend must raise and leave its inputs alone, beyond `max_rows` and
+    `page_sizes` it must do so or be right.
 
     None means no limit. `max_topk` bounds `VerifyInput.topk`, `max_rows` the rows of one request,
     padded ones included. `min_window`: keys of the narrowest sliding window, the query's own

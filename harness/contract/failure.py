@@ -40,10 +40,11 @@ PROBES: tuple[str, ...] = (
     "metamorphic",
     "stale",
     "rounds",
+    "guard",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
 
-OTHER_CASES = frozenset({"metamorphic", "stale", "malformed", "model"})
+OTHER_CASES = frozenset({"metamorphic", "stale", "malformed", "model", "guard"})
 """Probes that run a backend on other cases than the one that is checked."""
 
 Status = Literal["pass", "fail", "tie", "unsupported", "unavailable", "not-checked"]

@@ -111,6 +111,11 @@ CONTRACT: tuple[Hypothesis, ...] = (
         "attend runs something else than the kernels that its backend names",
         ("other-kernel",),
     ),
+    _hypothesis(
+        "limit-not-guarded",
+        "a case outside the declared limits is computed all the same, or refused too late",
+        ("not-refused", "refused-late"),
+    ),
     _hypothesis("mutates-input", "a stage changes what it was given to read", ("mutates-input",)),
     Hypothesis(
         "unwritten-output",

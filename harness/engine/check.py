@@ -14,6 +14,7 @@ from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.drafts import judge_drafts
 from treeproof.engine.checks.extends import judge_extends
 from treeproof.engine.checks.forward import judge_forward
+from treeproof.engine.checks.guard import judge_guard
 from treeproof.engine.checks.launches import judge_launches, show_what_was_read
 from treeproof.engine.checks.laws import judge_laws
 from treeproof.engine.checks.malformed import judge_malformed_builds
@@ -133,6 +134,7 @@ def _run(trial: Trial) -> None:
         judge_stale(trial, built)
         judge_malformed_builds(trial)
         judge_spoilt(trial)
+        judge_guard(trial, check_case)
         show_what_was_read(trial, built.x)
 
 

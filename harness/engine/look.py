@@ -25,7 +25,7 @@ from treeproof.engine.shown import shown
 
 _NOT_OBSERVED = frozenset({
     "nondeterministic", "not-repeatable", "changes-with-stream", "reads-undeclared-input",
-    "mutates-input",
+    "mutates-input", "not-refused", "refused-late",
 })  # fmt: skip
 """Failures that a check finds and an observation does not."""
 

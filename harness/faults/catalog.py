@@ -20,6 +20,7 @@ from treeproof.faults import (
     evicted,
     extends,
     frontiers,
+    guards,
     heads,
     kernels,
     layers,
@@ -96,6 +97,7 @@ FAULTS: tuple[Fault, ...] = (
     *served.FAULTS,
     *companions.FAULTS,
     *chain_rules.FAULTS,
+    *guards.FAULTS,
 )
 
 
