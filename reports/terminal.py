@@ -84,6 +84,9 @@ def figures(run: Run) -> list[str]:
     ]
     if run.meta.parts:
         lines.append(f"merged   {', '.join(run.meta.parts)}")
+    if run.folder.printed:
+        where = _short(run.folder.path) / "output"
+        lines.append(f"printed  {count(run.folder.printed, 'byte')} by backends, in {where}")
     if run.losses:
         lines.append(f"workers  {len(run.losses)} lost; the run went on")
     return lines

@@ -30,6 +30,7 @@ from treeproof.engine.settings import RunSettings, SettingsError
 from treeproof.engine.summary import Run
 from treeproof.engine.worker import WorkerSettings
 from treeproof.engine.worker_pool import Done, WorkerPool
+from treeproof.reports.terminal import figures
 
 HERE = Path(__file__).parent
 CHECKER = "engine_fake_checker"
@@ -125,12 +126,12 @@ def test_the_case_is_on_disk_before_its_launch(
 
 
 DEATHS = {
-    "segfault": ("ctypes.string_at(0)", "crash", "SIGSEGV"),
+    "segfault": ("ctypes.string_at(0)", "crash", "SIGSEGV (Segmentation fault)"),
     "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "crash", "SIGKILL"),
     "exit": ("os._exit(7)", "crash", "exit code 7"),
     "quiet-exit": ("os._exit(0)", "crash", "without a word"),
-    "loop": ("while True: pass", "hang", "Timeout (0:00:02)"),
-    "loop-in-C": ("ctypes.PyDLL(None).sleep(60)", "hang", "Timeout (0:00:02)"),
+    "loop": ("while True: pass", "hang", "no progress for 2 s"),
+    "loop-in-C": ("ctypes.PyDLL(None).sleep(60)", "hang", "no progress for 2 s"),
 }
 
 
@@ -148,6 +149,9 @@ def test_a_death_is_blamed_on_its_case_and_backend_and_nothing_else_is_lost(
     if death not in ("kill", "exit", "quiet-exit"):
         assert "mortal.py" in lost.detail  # the traceback says where
     (group,) = found.failures
+    if death not in ("kill", "exit", "quiet-exit"):
+        assert "attend (mortal.py, line 8), called by check_case" in group.failure.message
+        assert "trial.py" not in group.failure.message
     assert (group.key, group.failure.severity) == (("mortal", "contract", how), how)
     assert group.failure.stage == "attend"
     expected = check(backend("first", GOOD), backend("last", GOOD), run_dir=Path("other"))
@@ -168,6 +172,32 @@ def test_a_worker_that_disarms_its_watchdog_is_ended_from_outside(
     assert (lost.case, lost.how) == (CASES[1].id, "hang")
     assert "no progress for 1.5 s" in lost.detail
     assert found.completed_checks("sly") == 3
+
+
+def test_what_a_backend_prints_goes_to_a_file_and_nowhere_else(
+    backend: Callable[[str, str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = """
+    print("::error title=forged::from Python", flush=True)
+    os.write(2, b"\\x1b[31mfrom C\\n")
+    return []
+    """
+    found = check(backend("loud", textwrap.dedent(body)), backend("quiet", GOOD), cases=CASES[:2])
+    assert "forged" not in "".join(capfd.readouterr())
+    printed = b"".join(path.read_bytes() for path in Path("run/output").iterdir())
+    assert printed.count(b"::error title=forged::from Python\n") == 2
+    assert printed.count(b"\x1b[31mfrom C\n") == 2
+    assert f"printed  {len(printed)} bytes by backends, in run/output" in figures(found)
+    silent = check(backend("quiet", GOOD), cases=CASES[:2], run_dir=Path("silent"))
+    assert not Path("silent/output").exists()
+    assert not [line for line in figures(silent) if line.startswith("printed")]
+
+
+def test_a_run_that_could_not_begin_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1/0\n")
+    with pytest.raises(BackendError, match="division by zero"):
+        check(str(tmp_path / "broken.py"))
+    assert not Path("run").exists()
 
 
 def test_the_controller_does_without_torch() -> None:

@@ -13,10 +13,13 @@ import msgspec
 from treeproof.contract.event import Checked, WorkerLost
 from treeproof.contract.failure import Cell, Failure, Identity
 from treeproof.engine.in_flight import InFlight, read_in_flight, record_path, trace_path
+from treeproof.engine.last_frames import cause_of_death, last_frames
+from treeproof.engine.last_frames import timed_out as timed_out_by_itself
 from treeproof.engine.run_folder import BackendMeta, RunFolder, read_events
 from treeproof.engine.worker import DEAD_CONTEXT, Task
 
-TRACE_LINES = 12
+MAX_TRACE = 20_000
+"""Characters of a traceback that are kept."""
 MALFORMED = "malformed"
 """The probe that hands a build what no caller should: it ends a worker on other grounds than a case."""
 
@@ -34,10 +37,13 @@ class Lost:
     stage: str
     how: Literal["crash", "hang"]
     detail: str
+    """How it ended, and where in the backend, in words."""
     gave_up: bool
     """The worker ended by itself because its device took no more work."""
     probe: str = ""
     """What the stage was run for."""
+    trace: str = ""
+    """The traceback that it left."""
 
     @property
     def to_malformed(self) -> bool:
@@ -63,18 +69,17 @@ def examine_loss(
         blamed = at_work[0] if at_work else None
     for path in (record_path, trace_path):
         path(folder.in_flight, task.number).unlink(missing_ok=True)
-    hung = timed_out is not None or trace.startswith("Timeout (")
-    end = "no progress" if hung else ending(exit_code)
-    if timed_out is not None:
-        end += f" for {timed_out:g} s"
+    seconds = timed_out_by_itself(trace) if timed_out is None else timed_out
+    end = ending(exit_code) if seconds is None else f"no progress for {seconds:g} s"
     return Lost(
         task=task,
         checks=checks,
         blamed=blamed,
         stage="" if record is None else record.stage,
         probe="" if record is None else record.probe,
-        how="hang" if hung else "crash",
-        detail="\n".join(filter(None, (end, trace))),
+        how="crash" if seconds is None else "hang",
+        detail=_ended(end, trace),
+        trace=trace,
         gave_up=exit_code == DEAD_CONTEXT and blamed is None,
     )
 
@@ -91,12 +96,19 @@ def _finished_checks(folder: RunFolder, record: InFlight | None) -> tuple[Checke
 
 
 def _read_trace(path: Path) -> str:
-    """The first lines of what the dying process wrote: the most recent calls come first."""
+    """What the dying process wrote of itself."""
     try:
-        lines = path.read_text(errors="replace").strip().splitlines()
+        with path.open(errors="replace") as stream:
+            return stream.read(MAX_TRACE).strip()
     except OSError:
         return ""
-    return "\n".join(lines[:TRACE_LINES])
+
+
+def _ended(end: str, trace: str) -> str:
+    """How a process ended, of what, and where it was."""
+    cause, frames = cause_of_death(trace), last_frames(trace)
+    said = f"{end} ({cause})" if cause else end
+    return f"{said}, in {frames}" if frames else said
 
 
 def ending(exit_code: int | None) -> str:
@@ -130,7 +142,12 @@ def events_of_loss(lost: Lost, columns: Iterable[Identity]) -> tuple[WorkerLost,
     cell = Cell(identity="contract", evidence="measured", status="fail", stage=lost.stage)
     others = not_checked(columns, f"its worker was lost: {lost.how}")
     return (
-        WorkerLost(case=case, backend=backend, how=lost.how, detail=lost.detail),
+        WorkerLost(
+            case=case,
+            backend=backend,
+            how=lost.how,
+            detail="\n".join(filter(None, (lost.detail, lost.trace))),
+        ),
         Checked(case=case, backend=backend, cells=(*others, cell), failures=(failure,)),
     )
 

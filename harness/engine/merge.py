@@ -56,6 +56,8 @@ def merge(runs: Sequence[Run], into: Path) -> Merged:
             for path in sorted((run.folder.path / "cases").glob("*.json")):
                 if not (target := folder.path / "cases" / path.name).exists():
                     shutil.copyfile(path, target)
+            for path in sorted((run.folder.path / "output").glob("*.txt")):
+                shutil.copyfile(path, folder.output(f"{number}-{path.stem}"))
             with folder.events_path(f"{number:0{len(str(len(runs)))}}").open("xb") as stream:
                 stream.writelines(msgspec.json.encode(e) + b"\n" for e in union.events_of(number))
         lost = _keep(Run.read(into))

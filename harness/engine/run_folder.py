@@ -4,6 +4,7 @@ meta.json               what was asked for, with which versions, where
 events-<writer>.ndjson  one event a line, one file a writing process
 cases/<id>.json         every case, there before it is first launched
 inflight/               what each worker is doing this moment
+output/                 what backends printed, one file a worker that did
 failures/               one reproducer a failure key
 """
 
@@ -139,6 +140,20 @@ class RunFolder:
 
     def events_path(self, writer: str) -> Path:
         return self.path / f"events-{writer}.ndjson"
+
+    def output(self, writer: str) -> Path:
+        """The file for what a writer prints; its folder is made. Raises FileError where it cannot be."""
+        path = self.path / "output" / f"{writer}.txt"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{self.path}: {error.strerror or error}") from error
+        return path
+
+    @property
+    def printed(self) -> int:
+        """Bytes that backends printed."""
+        return sum(path.stat().st_size for path in self.path.glob("output/*.txt"))
 
     def case_path(self, case_id: str) -> Path:
         return self.path / "cases" / f"{case_id}.json"

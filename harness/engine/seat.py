@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -32,22 +34,24 @@ class ProcessSeat:
     One pool a process, not one for all: workers then share no lock that the dead could hold.
     """
 
-    def __init__(self, name: str, device_kind: str) -> None:
+    def __init__(self, name: str, device_kind: str, output: Path) -> None:
+        """`output`: the file for what the process prints."""
         self.name = name
         self._device_kind = device_kind
+        self._output = output
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
             max_workers=1,
             initializer=initialize,
-            initargs=(self._device_kind,),
+            initargs=(self._device_kind, self._output),
             context=_SpawnWithoutMain(),
         )
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if not self._pool.active:  # its process died between two tasks
-            self.stop()
+            self._end()
             self._pool = self._new_pool()
         try:
             future: Future[Any] = self._pool.schedule(function, args=arguments)
@@ -56,9 +60,17 @@ class ProcessSeat:
             future.set_exception(BrokenProcessPool(str(error)))
         return future
 
-    def stop(self) -> None:
+    def _end(self) -> None:
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._pool.join()
+
+    def stop(self) -> None:
+        self._end()
+        if self._output.exists() and not self._output.stat().st_size:
+            self._output.unlink()
+        with suppress(OSError):  # where nobody printed, nor began a run, no folder stays behind
+            self._output.parent.rmdir()
+            self._output.parent.parent.rmdir()
 
 
 class OwnSeat:

@@ -75,8 +75,17 @@ class Task:
     known: Mapping[str, tuple[KnownFailure, ...]] = field(default_factory=dict)
 
 
-def initialize(device_kind: str) -> None:
-    """Set up a worker process, before anything imports torch or triton."""
+def initialize(device_kind: str, output: Path | None = None) -> None:
+    """Set up a worker process, before anything imports torch or triton.
+
+    What is printed in it goes to the file `output`: a backend's words must not reach the terminal, nor
+    the CI service that reads commands there.
+    """
+    if output is not None:
+        file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        for stream in (1, 2):
+            os.dup2(file, stream)
+        os.close(file)
     os.environ["OMP_NUM_THREADS"] = "1"
     if device_kind == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"

@@ -76,7 +76,9 @@ class WorkerPool:
         self._numbers = itertools.count(1)
         self._launches: list[_Launch] = []
         self.seats: Sequence[Seat] = (
-            [ProcessSeat(f"w{i}", kind) for i in range(workers)] if workers else [OwnSeat(kind)]
+            [ProcessSeat(f"w{i}", kind, self._folder.output(f"w{i}")) for i in range(workers)]
+            if workers
+            else [OwnSeat(kind)]
         )
 
     @property
