@@ -25,7 +25,7 @@ _MASS = 1e-3
 
 @dataclass(frozen=True)
 class Sampling:
-    """Everything that chance decides in one verify step, given.
+    """Everything that chance decides in one verify step, given: coins, or what they are drawn from.
 
     `target-only`: the coin of the last accepted row decides among its children, in link order. With
     `acc` the sum of the target's probabilities of the children up to and with this one, a child of
@@ -62,6 +62,9 @@ class Sampling:
     epsilon: float = 0.09
     delta: float = 0.3
     """Of rule `typical`, in (0, 1]."""
+    seed: int | None = None
+    """For a backend that draws its own coins (`Capabilities.own_coins`), and for no other: what its generator
+    is seeded with in this call. Coins are NaN then."""
 
     def refusal(self, rows: Tensor) -> str | None:
         """What is wrong with these numbers: field, row, and what is accepted. None: nothing is.
@@ -74,11 +77,13 @@ class Sampling:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 return f"{name} is {value}: accepted are 0 to 1"
-        wrong = (
-            _bad_coins("coins", self.coins, rows.tolist())
-            or _bad_coins("final_coins", self.final_coins, range(len(self.final_coins)))
-            or _bad_laws("target_probs", self.target_probs, rows.tolist())
-        )
+        wrong = _bad_laws("target_probs", self.target_probs, rows.tolist())
+        if self.seed is None:
+            wrong = (
+                _bad_coins("coins", self.coins, rows.tolist())
+                or _bad_coins("final_coins", self.final_coins, range(len(self.final_coins)))
+                or wrong
+            )
         if wrong is None and self.rule == CHAIN:
             if self.draft_probs is None:
                 return "draft_probs is None: rule chain needs (requests, steps, vocabulary)"

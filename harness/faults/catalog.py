@@ -20,6 +20,7 @@ from treeproof.faults import (
     evicted,
     extends,
     frontiers,
+    generators,
     guards,
     heads,
     kernels,
@@ -98,6 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     *companions.FAULTS,
     *chain_rules.FAULTS,
     *guards.FAULTS,
+    *generators.FAULTS,
 )
 
 

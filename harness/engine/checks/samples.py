@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from treeproof.backends.reference import build as build_reference
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Accepted, VerifyInput
-from treeproof.contract.sampling import CHAIN, RULES, Rule, Sampling
+from treeproof.contract.sampling import CHAIN, GREEDY, RULES, Rule, Sampling
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.trial import Trial
@@ -28,18 +29,19 @@ def judge_samples(trial: Trial, x: VerifyInput) -> None:
     but the links of its build."""
     if not (trial.has("sample") and trial.runs("sample") and trial.wants("traversal", "measured")):
         return
+    can = trial.backend.capabilities
+    rules = [rule for rule in RULES if rule in can.sampling]
+    if can.own_coins:
+        reason = "it draws its own coins: what it does with given ones is not seen"
+        trial.not_checked("traversal", "measured", "sample", reason)
+        rules = [rule for rule in rules if rule == GREEDY]  # asks no coin
     with trial.probing("sample"):
         try:
-            failures = [
-                failure
-                for rule in RULES
-                if rule in trial.backend.capabilities.sampling
-                for failure in _failures(trial, x, rule)
-            ]
+            failures = [f for rule in rules for f in _failures(trial, x, rule)]
         except Violation as violation:
             trial.broke(violation)
             return
-        if not trial.borrows("sample"):
+        if rules and not trial.borrows("sample"):
             trial.judged("traversal", "measured", "sample", failures)
 
 
@@ -72,10 +74,14 @@ def sampled(trial: Trial, x: VerifyInput, rule: Rule) -> Iterator[tuple[Sampled,
 
 
 def _inputs(trial: Trial, seen: VerifyInput, launch: Sampled) -> tuple[VerifyInput, Sampling]:
-    device = trial.scene.device
+    device, own_coins = trial.scene.device, trial.backend.capabilities.own_coins
 
     def on_device(values: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(values).to(device)
+
+    def coins(values: npt.NDArray[Any]) -> Tensor:
+        given = on_device(values)
+        return torch.full_like(given, math.nan) if own_coins else given
 
     x = seen
     if "draft_token" in trial.backend.consumes:
@@ -83,11 +89,12 @@ def _inputs(trial: Trial, seen: VerifyInput, launch: Sampled) -> tuple[VerifyInp
     return x, Sampling(
         rule=launch.rule,
         target_probs=on_device(launch.probs),
-        coins=on_device(launch.coins),
-        final_coins=on_device(launch.last),
+        coins=coins(launch.coins),
+        final_coins=coins(launch.last),
         draft_probs=None if launch.draft is None else on_device(launch.draft),
         threshold_single=launch.threshold_single,
         threshold_acc=launch.threshold_acc,
         epsilon=launch.epsilon,
         delta=launch.delta,
+        seed=0 if own_coins else None,
     )

@@ -39,13 +39,14 @@ _SPOILT: dict[str, Spoil] = {
 
 def judge_spoilt(trial: Trial) -> None:
     """Two chains of three rows; the first one's numbers are spoilt, one kind after the other."""
-    able = trial.has("sample") and TARGET_ONLY in trial.backend.capabilities.sampling
+    can = trial.backend.capabilities
+    able = trial.has("sample") and TARGET_ONLY in can.sampling and not can.own_coins
     wanted = trial.runs("malformed") and trial.wants("traversal", "measured")
     if not (able and wanted and trial.options.due(trial.case.seed, 2, _ONE_IN)):
         return
     case, device = trial.case, trial.options.device
     scene, made = two_chains(case.shape, case.layout, case.mask, device)
-    if trial.backend.capabilities.refusal(scene.case, device) is not None:
+    if can.refusal(scene.case, device) is not None:
         return
     x = build_reference(copied(made))
     x = replace(x, draft_token=torch.tensor([0, 1, 2] * 2, device=device), spec_steps=_STEPS)

@@ -14,7 +14,8 @@ from treeproof.engine.observing.rounds import local, trimmed
 
 
 def observe_sample(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> None:
-    if not (trial.has("sample") and TARGET_ONLY in trial.backend.capabilities.sampling):
+    can = trial.backend.capabilities
+    if not trial.has("sample") or TARGET_ONLY not in can.sampling or can.own_coins:
         return
     lines = []
     for launch, done in sampled(trial, x, TARGET_ONLY):
