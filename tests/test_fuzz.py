@@ -17,6 +17,7 @@ from test_engine_runner import CHECKER, _fake_checker, backend  # noqa: F401
 
 from treeproof.commands.options import soak_settings
 from treeproof.config import ConfigError
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.event import CaseDrawn, Checked
 from treeproof.contract.failure import COLUMNS, Cell
 from treeproof.engine.figures import distinct_trees, margins_by_dtype
@@ -24,7 +25,8 @@ from treeproof.engine.run_folder import RunFolder, RunMeta, append_event
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings, SettingsError
 from treeproof.engine.summary import Run, percentile
-from treeproof.generate.endless import endless_units
+from treeproof.engine.supply import endless_sources
+from treeproof.generate.endless import endless_scripts, endless_units
 from treeproof.generate.profiles import PROFILES, run_seed
 from treeproof.generate.units import BLOCK, draw, units
 from treeproof.reports.terminal import figures
@@ -99,6 +101,46 @@ def test_endless_units_go_on_where_those_of_a_bounded_run_end() -> None:
     assert (first[groups].group, first[groups].block, first[groups].count) == (0, 1, BLOCK)
     drawn = [case.id for unit in (first[0], first[groups]) for case in draw(unit)]
     assert len(set(drawn)) == 2 * BLOCK
+
+
+def test_a_soak_has_scripts_between_its_units_as_many_as_a_bounded_run_has_behind_them() -> None:
+    settings = RunSettings(
+        backends=("cascade",), endless=True, seed=7, time_limit=1.0, profile="soak"
+    )
+    taken = itertools.islice(endless_sources(settings, {"cascade": Capabilities()}), 12)
+    kinds = ["script" if source.last else "unit" for source in taken]
+    assert kinds == ["unit", "unit", "script"] * 4  # 18 cases to a script
+    drawn = [one.case for one in itertools.islice(endless_scripts("soak", 7), 14)]
+    assert all(case.script for case in drawn)
+    assert len({case.id for case in drawn}) == 14  # a second block is another one
+
+
+UP_TO_TWO_SCRIPTS = """
+if case.script:
+    with open("scripts", "a+") as told:
+        told.write("x")
+        told.seek(0)
+        if told.read() == "xx":
+            raise KeyboardInterrupt
+return []
+"""
+
+
+def test_a_backend_that_fails_in_single_steps_is_soaked_on_without_scripts(
+    backend: Backend,  # noqa: F811
+) -> None:
+    names = [backend("bad", "return [('kv', 'not-written')]"), backend("good", UP_TO_TWO_SCRIPTS)]
+    found = soak(*names, time_limit=120.0)
+    assert found.exit_code == 130
+    scripts = {case.case for case in found.cases if "-rounds-" in case.unit}
+    assert scripts
+    judged = {
+        (c.backend, c.case in scripts) for c in found.checks if c.cells[0].status != "not-checked"
+    }
+    assert judged == {("bad", False), ("good", False), ("good", True)}
+    (first, *_) = [i for i, c in enumerate(found.checks) if c.case in scripts]
+    later = [c for c in found.checks[first:] if c.backend == "bad" and c.case not in scripts]
+    assert len(later) == 18
 
 
 def test_the_soak_profile_has_large_trees_far_prefixes_all_dtypes_and_a_seed_of_its_own() -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from treeproof.generate.scripts import draw_scripts, script_units
+from treeproof.scoring.planted_file import planted_file
+
 pytest_plugins = ["pytester"]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -144,6 +147,35 @@ def test_made_tests_fail_with_the_smallest_case_and_one_report_however_many_proc
     )  # fmt: skip
     assert replayed.returncode == 1
     assert "FAILED" in replayed.stdout
+
+
+ROUNDS = """
+import treeproof
+
+test_right = treeproof.make_tests("direct-mask", examples=18)
+test_planted = treeproof.make_tests("planted.py", examples=18)
+test_few = treeproof.make_tests("direct-mask", examples=17)
+"""
+
+
+def test_a_made_test_draws_scripts_as_check_does_and_leaves_the_shortest_that_fails(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_rounds=ROUNDS)
+    file = planted_file("companion.from-old-boundary", "direct-mask", pytester.path)
+    file.rename(pytester.path / "planted.py")
+    result = pytester.runpytest_subprocess("-k", "rounds]", "--treeproof-run-dir=run")
+    result.assert_outcomes(passed=1, failed=1)
+    (drawn,) = draw_scripts(script_units("quick", 0, 1)[0])
+    assert f"{drawn.id}.json" in {path.name for path in (pytester.path / "run/cases").iterdir()}
+    result.stdout.fnmatch_lines(
+        [
+            "*_ test_planted[[]rounds[]] _*",
+            "✗ direct-mask.companion.from-old-boundary  kv: commit-writes-elsewhere *",
+            "*script of 4 steps*",
+            "*4  round    request 0 drafts 0*",
+        ]
+    )
 
 
 FUNCTION = """

@@ -261,7 +261,7 @@ class _Session:
         """Why the backend is not launched on this case; empty where it is."""
         if self._given_up(backend):
             return f"given up in this run: it cost {MOST_LOSSES} workers"
-        if self.last_begun and backend.name in self.faulty:
+        if self.last_begun and case.script and backend.name in self.faulty:
             return "its single steps fail, and rounds are made of them"
         entry = self.ledger.quarantine(case, backend)
         if entry is None:

@@ -112,12 +112,18 @@ def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
 
 
 def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:
-    """Work units of a profile without an end, each made when it is its turn; of n shards, every nth."""
-    from treeproof.generate.endless import endless_units
+    """Work units of a profile without an end, and scripts between them as a bounded run has them after
+    all of its own, each made when it is its turn; of n shards, every nth."""
+    from treeproof.generate.endless import endless_scripts, endless_units
 
-    every, shard = endless_units(settings.profile, settings.seed, settings.dtype), settings.shard
-    for unit in islice(every, shard.number - 1, None, shard.count):
+    given, shard = (settings.profile, settings.seed, settings.dtype), settings.shard
+    scripts, cases = islice(endless_scripts(*given), shard.number - 1, None, shard.count), 0
+    for unit in islice(endless_units(*given), shard.number - 1, None, shard.count):
         yield from _unit_sources(unit, able)
+        cases += unit.count
+        for one in islice(scripts, cases // CASES_A_SCRIPT):
+            yield Source(one.name, partial(_just, one.case), last=True)
+        cases %= CASES_A_SCRIPT
 
 
 def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Source]:

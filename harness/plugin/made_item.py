@@ -1,4 +1,4 @@
-"""One item of a made test: the cases of one shape group, drawn, checked, and reduced on failure."""
+"""One item of a made test: the cases of one shape group, or scripts, drawn, checked, and reduced on failure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from treeproof.engine.in_flight import Entering
 from treeproof.engine.loss import not_checked
 from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.settings import RunSettings
-from treeproof.engine.supply import case_drawn
+from treeproof.engine.supply import CASES_A_SCRIPT, case_drawn
 from treeproof.generate.cases import cases
 from treeproof.generate.profiles import settings_of
+from treeproof.generate.scripts import ScriptUnit, draw_scripts, script_units
 from treeproof.generate.shapes import ShapeGroup
 from treeproof.generate.storage import stored
 from treeproof.generate.units import units
@@ -39,6 +40,9 @@ from treeproof.testing.subject import backend_of, from_here
 from treeproof.testing.violated import Key, TreeAttentionError, by_key, violation
 
 REDUCE_SECONDS = 60.0
+
+_SCRIPTS = "rounds"
+"""The item of scripts, which comes last: what fails in one step is no news in several."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a run that one item checks."""
+    """The part of a run that one item checks: so many cases of a shape group, or these scripts."""
 
-    group: ShapeGroup
-    count: int
+    group: ShapeGroup | None
+    count: int = 0
+    scripts: tuple[ScriptUnit, ...] = ()
 
 
 def shares(subject: Subject, run: PytestRun) -> dict[str, Share]:
@@ -69,6 +74,10 @@ def shares(subject: Subject, run: PytestRun) -> dict[str, Share]:
         group = replace(unit.shape, dtype=settings.dtype or unit.shape.dtype)
         before = found.get(group.name, Share(group, 0))
         found[group.name] = replace(before, count=before.count + unit.count)
+    scripts = sum(share.count for share in found.values()) // CASES_A_SCRIPT
+    if scripts:
+        drawn = script_units(settings.profile, settings.seed, scripts, settings.dtype)
+        found[_SCRIPTS] = Share(None, scripts=tuple(drawn))
     return found
 
 
@@ -151,13 +160,20 @@ class _Item:
 
     def draw(self) -> None:
         """Check every case. Hypothesis only draws: our reducer keeps to one failure, and is faster."""
-        name = f"{self.settings.profile}-{self.settings.seed}-{self.share.group.name}"
+        if self.share.group is not None:
+            self._draw(self.share.group)
+        for unit in self.share.scripts:
+            for case in draw_scripts(unit):
+                self._judge(case, unit.name)
+
+    def _draw(self, group: ShapeGroup) -> None:
+        name = f"{self.settings.profile}-{self.settings.seed}-{group.name}"
         # The first example of Hypothesis is the simplest there is; it comes on top.
         drawing = settings_of(self.settings.profile, examples=self.share.count + 1)
 
         @hypothesis.seed(_number(name))
         @hypothesis.settings(drawing, phases=(hypothesis.Phase.generate,))
-        @hypothesis.given(cases(self.share.group, self.settings.profile))
+        @hypothesis.given(cases(group, self.settings.profile))
         def check(case: VerifyCase) -> None:
             self._judge(stored(case, self.backend.capabilities.cache_layouts), name)
 

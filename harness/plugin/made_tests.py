@@ -17,11 +17,12 @@ OPTIONS = ("identity", "examples", "seed", "profile", "device", "dtype", "reduce
 
 
 def make_tests(backend: object, **options: Any) -> Callable[[str], None]:
-    """A test of a backend, one item a shape group; give it a name that begins with `test_`.
+    """A test of a backend, one item a shape group and a last one, `rounds`, of scripts; give it a name
+    that begins with `test_`.
 
     `backend` is a name, `module:name` or file, or an attend function, class or object with stage
     methods, registered or not. Options are those of the command line: `examples` (cases in all
-    groups together), `seed`, `profile`, `device`, `dtype`, `identity`, `reduce`; what is given to
+    groups together; for every 18 of them there is a script), `seed`, `profile`, `device`, `dtype`, `identity`, `reduce`; what is given to
     pytest as `--treeproof-…` wins over them, and they win over configuration files.
 
     Each item draws its cases with Hypothesis and raises an exception class named after the failure;
