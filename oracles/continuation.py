@@ -1,4 +1,4 @@
-"""What plain greedy decoding makes of a prompt, as far as somebody asks, and how sure of it one may be.
+"""What plain decoding makes of a prompt, as far as somebody asks, and how sure of it one may be.
 
 No tree, no batch, no slot, no round: one token after another in float64.
 """
@@ -6,51 +6,96 @@ No tree, no batch, no slot, no round: one token after another in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from treeproof.contract.target_model import TargetModel
+from treeproof.oracles.processed import Asked, processed
 from treeproof.oracles.sequence import Continuing
 from treeproof.oracles.target_errors import Errors
 from treeproof.oracles.target_steps import Steps, with_limit
 
 
+@dataclass
 class Continuation:
-    """A prompt that goes on. `tokens` are those known so far, the prompt's first."""
+    """A prompt that goes on. `tokens` are those known so far, the first `prompt_len` the prompt's."""
 
-    def __init__(self, model: TargetModel, prompt: Sequence[int]) -> None:
-        """At least one token, all below the model's `vocab_size`."""
-        self.model = model
-        self.tokens = list(prompt)
-        self._sequence = Continuing(model)
-        self._logits: list[Tensor] = list(self._sequence.read(prompt)[0])  # after each token
+    model: TargetModel
+    asked: Asked | None
+    prompt_len: int
+    tokens: list[int]
+    _sequence: Continuing
+    _raw: list[Tensor]
+    """Logits after each token."""
+    _others: dict[tuple[int, int], Continuation] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: TargetModel, prompt: Sequence[int], asked: Asked | None = None
+    ) -> Continuation:
+        """Of one token at least, all below the model's `vocab_size`; `asked` of each that follows."""
+        sequence = Continuing(model)
+        raw = list(sequence.read(prompt)[0])
+        return cls(model, asked, len(prompt), list(prompt), sequence, raw)
 
     def grow(self, length: int) -> None:
-        """Go on greedily until so many tokens are known; of equal logits the lowest token."""
+        """Go on greedily until so many tokens are known."""
         while len(self.tokens) < length:
-            token = int(self._logits[-1].argmax())
-            self._logits += list(self._sequence.read([token])[0])
-            self.tokens.append(token)
+            self._read(self.best(len(self.tokens) - 1))
+
+    def best(self, position: int) -> int:
+        """What greedy decoding has behind `position`; of equal logits the lowest token."""
+        return int(self.logits(position).argmax())
 
     def logits(self, position: int) -> Tensor:
-        """(vocabulary,) float64 after the token at `position`."""
-        return self._logits[position]
+        """(vocabulary,) float64 after the token at `position`, as the request asks for them."""
+        return self.adjusted(self._raw[position], position)
+
+    def adjusted(self, raw: Tensor, position: int) -> Tensor:
+        """What the request makes of any logits (vocabulary,) after the token at `position`, in float64;
+        nothing, where its grammar does not allow the tokens up to there."""
+        if self.asked is None:
+            return raw
+        emitted = self.tokens[self.prompt_len : position + 1]
+        made = processed(raw.tolist(), emitted, self.asked)
+        return raw if made is None else torch.tensor(made, dtype=torch.float64)
 
     def with_token(self, position: int, token: int) -> Continuation:
-        """The continuation in which `token` stands at `position`: another one where this has another
-        token there. What it has behind is then forgotten."""
+        """The continuation in which `token` stands at `position`, behind the prompt: another one where
+        this has another token there. What it has behind is then forgotten."""
         self.grow(position + 1)
         if self.tokens[position] == token:
             return self
-        return Continuation(self.model, [*self.tokens[:position], token])
+        other = self._others.get((position, token))
+        if other is None:
+            other = self._others[position, token] = Continuation(
+                self.model, self.asked, self.prompt_len, self.tokens[:position],
+                self._sequence.forked(position), self._raw[:position],
+            )  # fmt: skip
+            other._read(token)
+        return other
+
+    def with_tokens(self, position: int, tokens: Sequence[int]) -> Continuation:
+        """The continuation with these tokens from `position` on."""
+        found = self
+        for place, token in enumerate(tokens, start=position):
+            found = found.with_token(place, token)
+        return found
+
+    def _read(self, token: int) -> None:
+        self._raw += list(self._sequence.read([token])[0])
+        self.tokens.append(token)
 
 
 @lru_cache(maxsize=32)
-def continuation(model: TargetModel, prompt: tuple[int, ...]) -> Continuation:
+def continuation(
+    model: TargetModel, prompt: tuple[int, ...], asked: Asked | None = None
+) -> Continuation:
     """The continuation of a prompt, which all who ask for it share."""
-    return Continuation(model, prompt)
+    return Continuation.of(model, prompt, asked)
 
 
 class Sequence64:

@@ -32,6 +32,12 @@ class Continuing:
         x, self.past = in_a_row(self._steps, tokens, len(self.past[0]), self.past)
         return self._steps.logits(x)
 
+    def forked(self, length: int) -> Continuing:
+        """Another sequence, which so far is the first `length` tokens of this one."""
+        other = Continuing(self._steps.model, self._steps)
+        other.past = [kept.of(slice(length)) for kept in self.past]
+        return other
+
 
 def continue_greedily(model: TargetModel, prompt: Sequence[int], count: int) -> list[int]:
     """The `count` tokens that follow `prompt`, one at least long, each the likeliest after all before.

@@ -65,39 +65,35 @@ def judge_finished(
     tokens: Sequence[Sequence[int]], counts: Sequence[int], reasons: Sequence[int]
 ) -> list[Failure]:
     """What `finish` returned of each situation, a request each."""
-    failures = []
-    names = {code: name for name, code in REASONS.items()}
-    for b, situation in enumerate(SITUATIONS):
-        run, reason = served(situation.run, situation.ending)
-        found = list(tokens[b])
-        while found and found[-1] == -1:
-            found.pop()
-        what = f"{situation.what}: of {list(situation.run)}"
-        if found != list(run):
-            failures.append(
-                _failure(
-                    "wrong-served", f"{what} is served {found}, expected {list(run)}", run, found
-                )
-            )
-        if counts[b] != len(run):
-            failures.append(
-                _failure(
-                    "wrong-count", f"{what} tokens counted are {counts[b]}, expected {len(run)}",
-                    len(run), counts[b],
-                )
-            )  # fmt: skip
-        if reasons[b] != REASONS[reason]:
-            got = names.get(reasons[b], str(reasons[b]))
-            failures.append(
-                _failure("wrong-reason", f"{what} the end is {got}, expected {reason}", reason, got)
-            )
-    return failures
+    return [
+        failure
+        for of, served, count, code in zip(SITUATIONS, tokens, counts, reasons, strict=True)
+        for failure in judge_served(of.what, None, of.run, of.ending, served, count, code)
+    ]
 
 
-def _failure(kind: str, message: str, expected: object, actual: object) -> Failure:
-    shown = (str(list(x)) if isinstance(x, tuple) else str(x) for x in (expected, actual))
-    wanted, got = shown
-    return Failure(
-        identity="traversal", kind=kind, evidence="measured", stage="finish",
-        expected=wanted, actual=got, message=message,
-    )  # fmt: skip
+def judge_served(
+    what: str, request: int | None, run: Sequence[int], ending: Ending, tokens: Sequence[int],
+    count: int, code: int,
+) -> list[Failure]:  # fmt: skip
+    """What is served of one run: tokens padded with -1, how many they are counted, why it ends."""
+    names = {number: name for name, number in REASONS.items()}
+    right, reason = served(run, ending)
+    found = list(tokens)
+    while found and found[-1] == -1:
+        found.pop()
+    what = f"{what}: of {list(run)}"
+    compared = (
+        ("wrong-served", "is served", found, list(right)),
+        ("wrong-count", "tokens counted are", count, len(right)),
+        ("wrong-reason", "the end is", names.get(code, str(code)), reason),
+    )
+    return [
+        Failure(
+            identity="traversal", kind=kind, evidence="measured", stage="finish", request=request,
+            expected=str(wanted), actual=str(got),
+            message=f"{what} {says} {got}, expected {wanted}",
+        )
+        for kind, says, got, wanted in compared
+        if got != wanted
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A case's trees with tokens out of a small vocabulary: what laws and logits have a line of."""
+"""A case's trees in the order of their links, with tokens out of a small vocabulary or their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKENS = 547  # address word of the tokens
 
 @dataclass(frozen=True)
 class Plan:
-    """A request's tree with siblings in the order of their links, and tokens of a small vocabulary.
+    """A request's tree with siblings in the order of their links.
 
     `rows[i]` is the local row of node i of `tree`.
     """
@@ -44,15 +44,31 @@ def flat_tokens(case: VerifyCase, plans: tuple[Plan, ...]) -> npt.NDArray[np.int
     return tokens
 
 
+def by_links(request: Request) -> Plan:
+    """A request's tree with the tokens that it has."""
+    rows, parents, _ = _linked(request)
+    tokens = [request.tree.tokens[request.node_of_row[row]] for row in rows]
+    return Plan(CandidateTree(tuple(tokens), tuple(parents)), tuple(rows))
+
+
 def _plan(request: Request, size: int, seed: int, b: int) -> Plan:
-    rows, parents, tokens = [0], [-1], [0]
+    rows, parents, ranks = _linked(request)
+    tokens = [
+        (address_hash(seed, _TOKENS, b, parent) + rank) % size if parent >= 0 else 0
+        for parent, rank in zip(parents, ranks, strict=True)
+    ]
+    return Plan(CandidateTree(tuple(tokens), tuple(parents)), tuple(rows))
+
+
+def _linked(request: Request) -> tuple[list[int], list[int], list[int]]:
+    """Level by level: each node's row, its parent's number in this order, its rank among siblings."""
+    rows, parents, ranks = [0], [-1], [0]
     below: dict[int, list[int]] = {}
     for row, parent in enumerate(request.parent_rows):
         below.setdefault(parent, []).append(row)
     for node, row in enumerate(rows):
-        shift = address_hash(seed, _TOKENS, b, node)
         for rank, child in enumerate(below.get(row, ())):
             rows.append(child)
             parents.append(node)
-            tokens.append((shift + rank) % size)
-    return Plan(CandidateTree(tuple(tokens), tuple(parents)), tuple(rows))
+            ranks.append(rank)
+    return rows, parents, ranks

@@ -18,6 +18,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash, hash_words
 from treeproof.contract.failure import Failure
 from treeproof.oracles.processed import Asked, processed
+from treeproof.properties.bound import U_32
 from treeproof.properties.naming import row_name
 from treeproof.properties.plans import Plan, flat_tokens, plans_of, vocabulary
 
@@ -27,13 +28,15 @@ _STATES = 8
 
 @dataclass(frozen=True)
 class Processed:
-    """One launch of `process`. `tokens` (T,) replaces `draft_token`; `logits` (T, V) float32."""
+    """One launch of `process`. `tokens` (T,) replaces `draft_token`; `logits` (T, V) float32. `exact`: in
+    float32 nothing is rounded on the way."""
 
     case: VerifyCase
     plans: tuple[Plan, ...]
     asked: tuple[Asked, ...]
     tokens: npt.NDArray[np.int64]
     logits: npt.NDArray[np.float32]
+    exact: bool = True
 
     @cached_property
     def expected(self) -> tuple[tuple[int, int, tuple[float, ...]], ...]:
@@ -110,17 +113,34 @@ def judge_processed(given: Processed, found: npt.NDArray[np.float32]) -> list[Fa
     """Logits (T, V) that `process` returned; a failure for the first wrong token of each row."""
     failures = []
     for b, row, wanted in given.expected:
-        got = found[given.case.qo_indptr[b] + row].tolist()
+        at = given.case.qo_indptr[b] + row
+        got, limit = found[at].tolist(), 0.0
+        if not given.exact:
+            limit = rounding(given.asked[b], given.logits[at].tolist(), len(given.plans[b].tree))
         wrong = [
-            token for token, pair in enumerate(zip(wanted, got, strict=True)) if _unlike(*pair)
+            token
+            for token, pair in enumerate(zip(wanted, got, strict=True))
+            if _unlike(*pair, limit)
         ]
         if wrong:
             failures.append(_failure(given, b, row, wrong[0], wanted, got))
     return failures
 
 
-def _unlike(wanted: float, got: float) -> bool:
-    return not (wanted == got or (math.isinf(wanted) and math.isinf(got) and got < 0))
+def rounding(asked: Asked, logits: Sequence[float], drafts: int) -> float:
+    """How far float32 may be off: a product and two differences, a rate, a bias and a temperature, each
+    rounded once, and once more where it multiplies by a reciprocal. At a logit near 0, by whose sign a
+    rate divides or multiplies, both come to the same within this."""
+    counted = max(asked.counts) + drafts
+    size = max(map(abs, logits)) + abs(asked.frequency) * counted + abs(asked.presence)
+    size = size * max(asked.repetition, 1 / asked.repetition) + max(map(abs, asked.bias))
+    return 8 * U_32 * size / asked.temperature
+
+
+def _unlike(wanted: float, got: float, limit: float) -> bool:
+    if math.isinf(wanted) or math.isinf(got):
+        return wanted != got
+    return not abs(wanted - got) <= limit
 
 
 def _failure(

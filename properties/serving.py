@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from treeproof.contract.failure import Failure
+from treeproof.oracles.law import Walk
+from treeproof.oracles.sampled import outcomes
 from treeproof.properties.greedy import judge_choice
 
 
@@ -27,6 +31,34 @@ def judge_token(
             request=request, column=position, expected=str(best), actual=str(token),
             message=f"token {position} of request {request} is {token}{below}; plain decoding emits "
             f"{best} there (logits are off by {limit:.2g} at most)",
+        )
+    ]  # fmt: skip
+
+
+def judge_run(
+    request: int,
+    position: int,
+    run: Sequence[int],
+    right: Sequence[int],
+    walk: Walk,
+    coins: Mapping[Hashable, Fraction],
+    limit: float,
+) -> list[Failure]:
+    """A sampled run against what plain decoding emits with the same coins, where logits are off by
+    `limit` at most: one that they leave open is no failure.
+
+    Logits that are off by d move a share of the mass, and a sum of shares, by a factor of exp(2 d).
+    """
+    share = Fraction(math.expm1(2 * limit))
+    if tuple(run) in outcomes(walk, coins, lambda coin, edges: share):
+        return []
+    at = next((i for i, pair in enumerate(zip(run, right, strict=False)) if len({*pair}) > 1), 0)
+    return [
+        Failure(
+            identity="output", kind="wrong-continuation", evidence="measured", stage="attend",
+            request=request, column=position + at, expected=str(list(right)), actual=str(list(run)),
+            message=f"from token {position} on request {request} is {list(run)}; plain decoding with the "
+            f"same coins emits {list(right)} there (logits are off by {limit:.2g} at most)",
         )
     ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
+from treeproof.contract.script import Admit, Evict, Finish, Params, Prefill, Round, Step, Turn
 
 
 def script_lines(case: VerifyCase, most: int | None = None) -> list[str]:
@@ -18,13 +18,15 @@ def script_lines(case: VerifyCase, most: int | None = None) -> list[str]:
 
 def step_text(case: VerifyCase, step: Step) -> str:
     if isinstance(step, Admit):
-        return f"admit    request {step.request}, a prompt of {_prompt(case, step.request)}"
+        prompt = _prompt(case, step.request)
+        return f"admit    request {step.request}, a prompt of {prompt}{_params(step.params)}"
     if isinstance(step, Prefill):
         whole = step.tokens >= case.requests[step.request].prefix_len
         return f"prefill  request {step.request}, {'the rest' if whole else _tokens(step.tokens)}"
     if isinstance(step, Round):
         turns = "; ".join(_turn(case, turn) for turn in step.turns)
-        return f"round    {turns}{f'; and {step.idle} idle' if step.idle else ''}"
+        sampled = "" if step.sample is None else f", sampled ({step.sample})"
+        return f"round    {turns}{f'; and {step.idle} idle' if step.idle else ''}{sampled}"
     if isinstance(step, Finish):
         return f"finish   request {step.request}"
     assert isinstance(step, Evict)
@@ -44,6 +46,19 @@ def _prompt(case: VerifyCase, b: int) -> str:
     request = case.requests[b]
     given = f" {list(request.prefix_tokens)}" if 0 < len(request.prefix_tokens) <= 12 else ""
     return f"{_tokens(request.prefix_len)}{given}"
+
+
+def _params(params: Params) -> str:
+    """What it asks for, where that is anything."""
+    asked = [
+        f"{name.replace('_', ' ')} {value:g}"
+        for name in ("temperature", "frequency", "presence", "repetition")
+        if (value := getattr(params, name)) != getattr(Params(), name)
+    ]
+    asked += ["a grammar"] * params.grammar
+    asked += [] if params.limit is None else [f"at most {_tokens(params.limit)}"]
+    asked += [f"stop at {list(params.stop_tokens)}"] * bool(params.stop_tokens)
+    return f"; {', '.join(asked)}" if asked else ""
 
 
 def _tokens(count: int) -> str:

@@ -14,8 +14,12 @@ from treeproof.contract import wire
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.failure import Failure
 from treeproof.contract.layout import MaskMode
+from treeproof.contract.registry import load
+from treeproof.contract.script import Admit, Params, Round
 from treeproof.contract.shape import Window
 from treeproof.contract.wire import FileError, Reproducer, encode_case, read_case_file
+from treeproof.engine.check import check_case
+from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.run_folder import RunFolder
 from treeproof.engine.store import FailureStore
 
@@ -42,6 +46,19 @@ REPRODUCER = """{"schema":"treeproof.reproducer","version":1,"case":{"requests":
 "num_slots":4},"mask":{},"score_spread":1.0},"backend":"cascade","failure":{"identity":"visibility",\
 "kind":"reads-sibling"},"message":"row 2 (node 2, path 0→2) reads row 1 (node 1)","versions":\
 {"treeproof":"0.1.0","torch":"2.13.0+cpu"}}
+"""
+
+
+# And before requests of a script asked for anything, and before a round could be sampled.
+SCRIPT = """{"schema":"treeproof.case","version":1,"requests":[{"tree":{"tokens":[0,1,2,3,4],"parents":\
+[-1,0,0,1,2]},"row_of_node":[0,1,2,3,4],"prefix_len":5},{"tree":{"tokens":[0,1,2,3,4],"parents":[-1,\
+0,0,1,2]},"row_of_node":[0,1,2,3,4],"prefix_len":4}],"shape":{"num_q_heads":1,"num_kv_heads":1,\
+"head_dim":16,"v_head_dim":16,"rotary":100.0,"visibility":{"kind":"full"}},"layout":{"page_size":2,\
+"num_slots":46,"order":"shuffled"},"mask":{},"script":[{"do":"admit","request":0},{"do":"prefill",\
+"request":0,"tokens":2},{"do":"prefill","request":0},{"do":"admit","request":1},{"do":"prefill",\
+"request":1},{"do":"round","turns":[{"request":0,"accept":4},{"request":1,"accept":1,"nodes":2}],\
+"idle":2},{"do":"evict"},{"do":"round","turns":[{"request":0,"accept":3,"stop":1},{"request":1}]},\
+{"do":"finish","request":1}]}
 """
 
 
@@ -75,6 +92,22 @@ def test_a_reproducer_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     assert isinstance(found, Reproducer)
     assert (found.backend, found.failure.identity, found.device) == ("cascade", "visibility", "cpu")
     assert found.case.id == "ed6fd71ef80a933e6a98"
+
+
+def test_a_script_of_an_earlier_release_is_served_as_it_was(tmp_path: Path) -> None:
+    case = read(SCRIPT, tmp_path)
+    assert isinstance(case, VerifyCase)
+    assert case.id == "16fd080c5856fa3ab42f"
+    # A byte for a byte: a reader of that release reads what is written now.
+    assert encode_case(case).decode() == SCRIPT
+    admit, *_ = case.script
+    assert admit == Admit(request=0, params=Params())
+    assert [step.sample for step in case.script if isinstance(step, Round)] == [None, None]
+    found = check_case(case, load("direct-mask"), CheckOptions())
+    assert found.failures == ()
+    # Three tokens and two at first, then three, of which one is served, and one.
+    assert found.generated is not None
+    assert (found.generated.rounds, found.generated.tokens) == (2, 2 + 3 + 2 + 3 + 1)
 
 
 def halves(document: dict[str, Any]) -> dict[str, Any]:

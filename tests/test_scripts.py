@@ -8,10 +8,12 @@ from test_rounds import Hasty, Leaking, checked, kinds, ready, served, turns, wi
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.json_text import FileError
-from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Turn
+from treeproof.contract.registry import load
+from treeproof.contract.script import Admit, Evict, Finish, Params, Prefill, Round, Step, Turn
 from treeproof.contract.wire import decode_case, encode_case
 from treeproof.engine.reducer import reduce
 from treeproof.engine.simplify import keep_nodes, keep_requests, with_request
+from treeproof.faults.catalog import exactly
 from treeproof.faults.smallest import request
 from treeproof.generate.scripts import ScriptUnit, draw_scripts, script_units
 from treeproof.generate.tags import SCRIPT_CLASSES, tags
@@ -19,6 +21,12 @@ from treeproof.reports.case_sheet import case_lines
 from treeproof.reports.failure_block import Explained, failure_block
 
 TREE = (-1, 0, 0, 1, 2)
+
+
+def sampled(*accept: int) -> list[Step]:
+    return [msgspec.structs.replace(turns(*accept), sample="target-only")]
+
+
 SCRIPT = served(
     request(TREE, 5), request(TREE, 4),
     steps=[
@@ -43,13 +51,22 @@ def test_a_script_is_written_and_read_as_it_is() -> None:
         (b'"idle":2', b'"idle":65', "idle is 65: accepted are 0 to 64"),
         (b'"accept":4', b'"accept":5', "accept is node 5: drafted are 0 to 4"),
         (b'"idle":2', b'"idle":2,"late":1', "late"),
+        (b'"idle":2', b'"sample":"walk"', "accepted are target-only, chain"),
+        (
+            b'"idle":2',
+            b'"sample":"chain"',
+            r"script\[5\].sample is chain: turns\[0\] drafts a tree",
+        ),
+        (b'"do":"admit",', b'"do":"admit","params":{"limit":0},', r"script\[0\].params.limit"),
+        (b'"do":"admit",', b'"do":"admit","params":{"temperature":0},', r"params.temperature"),
+        (b'"do":"admit",', b'"do":"admit","params":{"warm":1},', "warm"),
     ],
 )
 def test_a_script_that_is_none_is_refused_by_name(old: bytes, new: bytes, said: str) -> None:
     data = encode_case(SCRIPT)
     assert old in data
     with pytest.raises(FileError, match=said):
-        decode_case(data.replace(old, new))
+        decode_case(data.replace(old, new, 1))
 
 
 def test_a_script_has_an_end() -> None:
@@ -85,6 +102,19 @@ def test_a_failure_is_left_with_the_steps_that_it_needs() -> None:
     assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(2, 1)]
 
 
+def test_a_coin_that_is_used_twice_is_left_with_the_two_rounds_that_use_it() -> None:
+    steps: list[Step] = [
+        Admit(request=0, params=Params(limit=30, frequency=0.5, grammar=True)), *ready(1)[:2],
+        Prefill(request=0, tokens=2), Prefill(request=0), turns(2, 1), *sampled(4, 2), Evict(),
+        *sampled(0, 1), Finish(request=1), turns(3),
+    ]  # fmt: skip
+    script = served(request(TREE, 5), request(TREE, 4, pad_rows=1), steps=steps)
+    wrong = exactly("coins-not-advanced.draw").into(load("reference"))
+    least = smallest(script, wrong, ("traversal", "wrong-draw"))
+    assert least.script == (*ready(0), *sampled(0), *sampled(0))
+    assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(1, 1)]
+
+
 def test_requests_that_go_take_their_steps_with_them() -> None:
     left = keep_requests(SCRIPT, {1})
     assert left.script == (
@@ -111,6 +141,17 @@ def test_a_script_is_shown_one_step_a_line() -> None:
     )
     assert "  7  finish   request 0" in shown
     assert "  8  evict    cached pages that nobody holds" in shown
+
+
+def test_what_a_request_asks_for_and_how_a_round_is_sampled_is_shown() -> None:
+    params = Params(limit=1, stop_tokens=(3, 4), temperature=0.5, repetition=1.25, grammar=True)
+    script = served(request(TREE, 5), steps=[Admit(request=0, params=params), *sampled(4)])
+    shown = "\n".join(case_lines(script))
+    assert (
+        "  1  admit    request 0, a prompt of 5 tokens; temperature 0.5, repetition 1.25, a grammar, "
+        "at most 1 token, stop at [3, 4]" in shown
+    )
+    assert "request 0 drafts 4, 2 accepted (to node 4), sampled (target-only)" in shown
 
 
 def test_a_failure_block_has_the_script_and_where_in_it_the_failure_was_seen() -> None:

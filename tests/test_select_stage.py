@@ -255,11 +255,11 @@ def test_only_who_says_so_is_given_a_vocabulary_of_the_drafters_own():
 
 
 # The first fault of each cause; the others where long tests are asked for.
-FIRST = {f.cause: f.name for f in reversed(FAULTS) if f.stage == "select"}
+FIRST = {f.cause: f.name for f in reversed(FAULTS) if f.stage == "select" and not f.smallest.script}
 EACH_CAUSE = [
     pytest.param(f, id=f.name, marks=[pytest.mark.long] * (FIRST[f.cause] != f.name))
     for f in FAULTS
-    if f.stage == "select"
+    if f.stage == "select" and not f.smallest.script
 ]
 
 

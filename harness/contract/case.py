@@ -176,14 +176,8 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
                     raise ValueError(
                         f"script[{i}] names request {b}: there are {len(self.requests)}"
                     )
-            for t, turn in enumerate(step.turns if isinstance(step, Round) else ()):
-                nodes = self.requests[turn.request].num_nodes
-                most = nodes if turn.nodes is None else min(nodes, turn.nodes)
-                if turn.accept >= most:
-                    raise ValueError(
-                        f"script[{i}].turns[{t}].accept is node {turn.accept}: drafted are 0 to "
-                        f"{most - 1}"
-                    )
+            if isinstance(step, Round):
+                self._check_round(i, step)
         for b, request in enumerate(self.requests if self.script else ()):
             if not 1 <= request.prefix_len <= MAX_PROMPT:
                 raise ValueError(
@@ -195,6 +189,20 @@ class VerifyCase(Typed, frozen=True, kw_only=True):
                 f"layout.num_slots is {self.layout.num_slots}: a script is served with "
                 f"{MAX_SERVED_SLOTS} at most"
             )
+
+    def _check_round(self, i: int, step: Round) -> None:
+        for t, turn in enumerate(step.turns):
+            tree = self.requests[turn.request].tree
+            most = len(tree) if turn.nodes is None else min(len(tree), turn.nodes)
+            if turn.accept >= most:
+                raise ValueError(
+                    f"script[{i}].turns[{t}].accept is node {turn.accept}: drafted are 0 to "
+                    f"{most - 1}"
+                )
+            if step.sample == "chain" and tree.parents[:most] != tuple(range(-1, most - 1)):
+                raise ValueError(
+                    f"script[{i}].sample is chain: turns[{t}] drafts a tree with branches"
+                )
 
     def evicted_columns(self, request: int) -> int:
         """Leading prefix columns of a request whose pages have been given back."""

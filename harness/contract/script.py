@@ -8,7 +8,7 @@ Tokens of the tree do not count: the drafter fills it in. Verify rows lie as `ro
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -19,12 +19,48 @@ MAX_TURNS = 64
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Penalty = Annotated[float, Meta(ge=-16, le=16)]
+Scale = Annotated[float, Meta(gt=0, le=16)]
+SampledBy = Literal["target-only", "chain"]
+
+
+class Params(Typed, frozen=True, kw_only=True):
+    """What a request asks for, as long as it is served. By default it is greedy decoding without an end.
+
+    Penalties, the grammar and the temperature are those of `contract.constraints`: counts are of what
+    the request has emitted, its prompt left out, and the grammar begins with the first token emitted.
+    """
+
+    limit: Count | None = None
+    """Tokens that are served at most."""
+    stop_tokens: tuple[Index, ...] = ()
+    """The first of these that is emitted is the last token served."""
+    temperature: Scale = 1.0
+    frequency: Penalty = 0.0
+    presence: Penalty = 0.0
+    repetition: Scale = 1.0
+    grammar: bool = False
+    """Some grammar, the same for all who ask for one."""
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before a token is taken."""
+        return self.adjusting != _PLAIN
+
+    @property
+    def adjusting(self) -> tuple[float, ...]:
+        """What changes logits."""
+        return self.temperature, self.frequency, self.presence, self.repetition, self.grammar
+
+
+_PLAIN = (1.0, 0.0, 0.0, 1.0, False)
 
 
 class Admit(Typed, frozen=True, kw_only=True, tag="admit", tag_field="do"):
     """The request comes in; of its prompt, what whole pages of the prefix cache hold is there."""
 
     request: Index
+    params: Params = Params()
 
 
 class Prefill(Typed, frozen=True, kw_only=True, tag="prefill", tag_field="do"):
@@ -43,17 +79,23 @@ class Turn(Typed, frozen=True, kw_only=True):
     accept: Index = 0
     nodes: Count | None = None
     stop: Count | None = None
-    """Of what the request emits in this round so many tokens are served, and then it is over."""
+    """Of what the request emits in this round so many tokens are served, and then it is over: a stop
+    string has been completed."""
 
 
 class Round(Typed, frozen=True, kw_only=True, tag="round", tag_field="do"):
     """Draft, verify, accept and commit for these requests together.
 
     `idle` more requests of one row each fill the batch up to a captured size; they are nobody's.
+
+    Without `sample` the walk is greedy. With it, acceptance goes by this rule of `contract.sampling`,
+    at thresholds of 1, and by coins that the seed determines: the drafter's path to `accept` is the
+    likeliest at each step, and coins are such that it is taken, and no further one.
     """
 
     turns: tuple[Turn, ...]
     idle: Index = 0
+    sample: SampledBy | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

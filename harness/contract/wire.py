@@ -15,6 +15,7 @@ import msgspec
 from treeproof.contract.case import MaskMode, Order, VerifyCase
 from treeproof.contract.failure import Identity
 from treeproof.contract.json_text import MAX_BYTES, FileError, parse_json, printable
+from treeproof.contract.script import SampledBy
 from treeproof.contract.typed import Typed, choices
 
 __all__ = [
@@ -170,6 +171,7 @@ _CHOICES = {
     "kind": "full, window",
     "mode": choices(MaskMode),
     "order": choices(Order),
+    "sample": choices(SampledBy),
 }
 """What msgspec leaves out of its messages, by field."""
 

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.script import Evict, Prefill, Round, Step, Turn
+from treeproof.contract.script import Admit, Evict, Params, Prefill, Round, Step, Turn
 
 Edit = Callable[[VerifyCase], VerifyCase]
 
@@ -63,12 +63,20 @@ def with_step(case: VerifyCase, index: int, step: Step) -> VerifyCase:
 
 def plainer_steps(step: Step) -> Iterator[Step]:
     """What could stand in place of a step: less of it, the least first."""
+    if isinstance(step, Admit) and step.params != Params():
+        yield replace(step, params=Params())
+        for name in Params.__struct_fields__:
+            params = replace(step.params, **{name: getattr(Params(), name)})
+            if params != step.params:
+                yield replace(step, params=params)
     if isinstance(step, Prefill) and step.tokens < WHOLE_PROMPT:
         yield replace(step, tokens=WHOLE_PROMPT)
         for tokens in sorted({1, step.tokens // 2, step.tokens - 1} - {0, step.tokens}):
             yield replace(step, tokens=tokens)
     if not isinstance(step, Round):
         return
+    if step.sample is not None:
+        yield replace(step, sample=None)
     for i in range(len(step.turns)) if len(step.turns) > 1 else ():
         yield replace(step, turns=(*step.turns[:i], *step.turns[i + 1 :]))
     for idle in {0, step.idle - 1} if step.idle else ():

@@ -24,6 +24,7 @@ from treeproof.faults import (
     guards,
     heads,
     kernels,
+    later_rounds,
     layers,
     layouts,
     lengths,
@@ -100,6 +101,7 @@ FAULTS: tuple[Fault, ...] = (
     *chain_rules.FAULTS,
     *guards.FAULTS,
     *generators.FAULTS,
+    *later_rounds.FAULTS,
 )
 
 

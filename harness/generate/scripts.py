@@ -21,7 +21,17 @@ from treeproof.contract.case import (
     VerifyCase,
     Window,
 )
-from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round, Step, Turn
+from treeproof.contract.script import (
+    Admit,
+    Evict,
+    Finish,
+    Params,
+    Prefill,
+    Round,
+    SampledBy,
+    Step,
+    Turn,
+)
 from treeproof.generate.drafting import served_columns
 from treeproof.generate.profiles import settings_of
 from treeproof.generate.trees import row_orders, trees
@@ -45,7 +55,30 @@ _ORDER: st.SearchStrategy[Order] = st.sampled_from(("contiguous", "reversed", "s
 _DTYPE = st.sampled_from(("float32", "float32", "bfloat16", "float16"))
 _YES = st.booleans()
 _RARELY = st.integers(0, 9).map(lambda number: number == 9)
+_SELDOM = st.integers(0, 3).map(lambda number: number == 3)
 _SEED = st.integers(0, 2**63 - 1)
+_NO_LIMIT = 1 << 20
+
+
+@st.composite
+def _params(draw: DrawFn) -> Params:
+    """What a request asks for; stop tokens are so many that one of them is now and then emitted."""
+    stops: tuple[int, ...] = ()
+    if draw(_YES):
+        first = draw(st.integers(0, 54))
+        stops = tuple(range(first, first + draw(st.integers(1, 7))))
+    return Params(
+        limit=draw(st.none() | st.integers(1, 12)),
+        stop_tokens=stops,
+        temperature=draw(st.sampled_from((1.0, 0.5, 2.0))),
+        frequency=draw(st.sampled_from((0.0, 0.5, -0.25))),
+        presence=draw(st.sampled_from((0.0, 0.75))),
+        repetition=draw(st.sampled_from((1.0, 1.5))),
+        grammar=draw(_YES),
+    )
+
+
+_PARAMS = _params()
 
 
 @st.composite
@@ -135,7 +168,9 @@ class _Machine:
     left: dict[int, int] = field(default_factory=dict)
     """Prompt tokens that each admitted request has still to compute."""
     grown: dict[int, int] = field(default_factory=dict)
-    """Columns that each has been given by rounds, at most."""
+    """Columns that each has been given by rounds since it came in, at most."""
+    budget: dict[int, int] = field(default_factory=dict)
+    """Tokens that each may still be served."""
 
     def __post_init__(self) -> None:
         self.grown = dict.fromkeys(range(len(self.requests)), 0)
@@ -153,18 +188,21 @@ class _Machine:
         if kind == "admit":
             b = draw(st.sampled_from(absent))
             self.left[b] = self.requests[b].prefix_len
-            self.steps.append(Admit(request=b))
+            params = draw(_PARAMS) if draw(_SELDOM) else Params()
+            self.budget[b] = params.limit or _NO_LIMIT
+            self.steps.append(Admit(request=b, params=params))
         elif kind == "prefill":
             b = draw(st.sampled_from(waiting))
             chunk = draw(st.integers(1, self.left[b])) if draw(_YES) else self.left[b]
             self.left[b] -= chunk
             self.steps.append(Prefill(request=b, tokens=chunk))
+            if not self.left[b]:
+                self._emit(b, 0)
         elif kind == "round":
             self._round(draw, running)
         elif kind == "finish":
             b = draw(st.sampled_from(sorted(self.left)))
-            del self.left[b]
-            self.grown[b] = 0
+            self._end(b)
             self.steps.append(Finish(request=b))
         else:
             self.steps.append(Evict())
@@ -181,13 +219,38 @@ class _Machine:
             depth, stop = self.requests[b].tree.depth[accept], None
             if depth and draw(_RARELY):
                 stop = draw(st.integers(1, depth))
-                del self.left[b]
             cut = None if nodes == most else nodes
             turns.append(Turn(request=b, accept=accept, nodes=cut, stop=stop))
-            self.grown[b] = 0 if stop else self.grown[b] + depth + 1
-        idle = draw(st.sampled_from((0, 0, 1, 2)))
-        self.steps.append(Round(turns=tuple(turns), idle=idle))
+        idle, rule = draw(st.sampled_from((0, 0, 1, 2))), self._rule(draw, turns)
+        self.steps.append(Round(turns=tuple(turns), idle=idle, sample=rule))
         self.rounds += 1
+        for turn in turns:
+            of_node = self.requests[turn.request].tree.depth
+            deepest = of_node[turn.accept] if rule is None else max(of_node[: turn.nodes])
+            self._emit(turn.request, deepest + 1)
+            if turn.stop is not None:
+                self._end(turn.request)
+
+    def _rule(self, draw: DrawFn, turns: list[Turn]) -> SampledBy | None:
+        if not draw(_SELDOM):
+            return None
+        rules: list[SampledBy] = ["target-only"]
+        for turn in turns:
+            parents = self.requests[turn.request].tree.parents[: turn.nodes]
+            if parents != tuple(range(-1, len(parents) - 1)):
+                return rules[0]
+        return draw(st.sampled_from([*rules, "chain"]))
+
+    def _emit(self, b: int, most: int) -> None:
+        """One token at least; with the last one of its limit the request is over."""
+        self.grown[b] += most
+        self.budget[b] -= 1
+        if not self.budget[b]:
+            self._end(b)
+
+    def _end(self, b: int) -> None:
+        self.left.pop(b, None)
+        self.grown[b] = 0
 
 
 BLOCK = 12

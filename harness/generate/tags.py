@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from treeproof.contract.case import MaskMode, Request, VerifyCase
-from treeproof.contract.script import Admit, Evict, Finish, Prefill, Round
+from treeproof.contract.script import Admit, Evict, Finish, Params, Prefill, Round
 from treeproof.contract.tree import CandidateTree
 
 EDGE_ROWS = (31, 32, 33, 63, 64, 65, 127, 128, 129)
@@ -80,7 +80,7 @@ SCRIPT_CLASSES = tuple(
     f"rounds:{kind}"
     for kind in (
         "two", "more", "chunked-prefill", "shared-prefix", "none-accepted", "all-accepted",
-        "several-requests", "one-stops", "pages-behind-the-window", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
+        "several-requests", "one-stops", "limit", "stop-tokens", "adjusted-logits", "sampled", "sampled-chain", "pages-behind-the-window", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
     )
 )  # fmt: skip
 """Of cases with a script."""
@@ -114,6 +114,8 @@ def _script(case: VerifyCase) -> Iterator[str]:
             yield "rounds:several-requests"
         if one.idle:
             yield "rounds:idle-requests"
+        if one.sample is not None:
+            yield "rounds:sampled-chain" if one.sample == "chain" else "rounds:sampled"
         for turn in one.turns:
             if turn.stop is not None:
                 yield "rounds:one-stops"
@@ -127,6 +129,7 @@ def _script(case: VerifyCase) -> Iterator[str]:
     gone: set[int] = set()
     for step in case.script:
         if isinstance(step, Admit):
+            yield from _params(step.params)
             left[step.request] = case.requests[step.request].prefix_len
             if step.request in gone:
                 yield "rounds:comes-again"
@@ -139,6 +142,15 @@ def _script(case: VerifyCase) -> Iterator[str]:
             yield "rounds:cancelled" if left.pop(step.request) > 0 else "rounds:one-leaves"
         elif isinstance(step, Evict):
             yield "rounds:evicted"
+
+
+def _params(params: Params) -> Iterator[str]:
+    if params.limit is not None:
+        yield "rounds:limit"
+    if params.stop_tokens:
+        yield "rounds:stop-tokens"
+    if params.adjusts:
+        yield "rounds:adjusted-logits"
 
 
 def topology(tree: CandidateTree) -> str:

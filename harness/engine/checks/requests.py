@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,9 +14,10 @@ from treeproof.contract.stopping import StopRules
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
+from treeproof.oracles.processed import Asked
 from treeproof.properties.contract import same_bits
 from treeproof.properties.finishing import PIECES, SITUATIONS, judge_finished, width
-from treeproof.properties.processing import Processed, judge_processed
+from treeproof.properties.processing import judge_processed
 from treeproof.properties.returned import valid_finished, valid_processed
 from treeproof.properties.violation import Violation, contract_failure
 
@@ -52,19 +53,19 @@ def processed(trial: Trial, x: VerifyInput) -> Tensor:
         tokens = torch.from_numpy(launch.tokens).to(trial.scene.device)
         seen = replace(seen, draft_token=tokens)
     logits = torch.from_numpy(launch.logits).to(trial.scene.device)
-    constraints = _constraints(trial, launch)
-    handed = copied(seen), copied(logits), copied(constraints)
+    given = constraints(launch.asked, trial.scene.device)
+    handed = copied(seen), copied(logits), copied(given)
     result = trial.call("process", trial.instance.process, *handed)
     trial.unchanged("process", seen, handed[0])
-    trial.unchanged("process", constraints, handed[2])
+    trial.unchanged("process", given, handed[2])
     if not same_bits(logits, handed[1]):
         message = "process changed its inputs logits"
         trial.note(contract_failure("mutates-input", "process", message))
     return valid_processed(result, logits)
 
 
-def _constraints(trial: Trial, launch: Processed) -> Constraints:
-    asked, device = launch.asked, trial.scene.device
+def constraints(asked: Sequence[Asked], device: torch.device) -> Constraints:
+    """What these requests ask for, as the stage is handed it."""
 
     def numbers(name: str) -> Tensor:
         return torch.tensor([getattr(one, name) for one in asked], device=device)

@@ -37,7 +37,8 @@ class Trial:
     build. `called` are the stages that ran, `returned` the stages and their functions that came to an
     end. `broken` says which stage broke its contract, if one did. `quiet` is the first launch on random
     data. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the
-    reference's stages that the backend called inside its own. `kernels` are those that it names and
+    reference's stages that the backend called inside its own. `lent` are the stages of a script's rounds
+    that the reference served, each with the reason. `kernels` are those that it names and
     that were seen.
     """
 
@@ -49,6 +50,7 @@ class Trial:
     called: set[str] = field(default_factory=set)
     returned: set[tuple[str, str]] = field(default_factory=set)
     borrowed: frozenset[str] = frozenset()
+    lent: dict[str, str] = field(default_factory=dict)
     quiet: Launched | None = None
     measured: Measured | None = None
     margin: Margin | None = None
@@ -134,6 +136,10 @@ class Trial:
                 used.reset(token)
         self.returned.add(run)
         return result
+
+    def lends(self, stage: str, why: str = "") -> None:
+        """The reference serves a stage of a round, which it then is no evidence of."""
+        self.lent[stage] = f"reference: {why or f'no {stage} stage of its own'}"
 
     def borrows(self, stage: str) -> bool:
         """Whether the reference did the work of this stage; its own work is its own."""

@@ -23,6 +23,7 @@ def accept(
     if trial.has("accept"):
         result = ask(trial, "accept", seen, predicted, first=step.first)
     else:
+        trial.lends("accept")
         result = reference.accept(step.ours, predicted)
     accepted = contract.valid_accepted(result, len(step.case.requests), step.made.spec_steps)
     wanted = _prediction(step, predicted.tolist())

@@ -36,13 +36,24 @@ class Batch:
     def ready(self) -> list[Served]:
         return [one for one in self.served if one is not None]
 
+    def stop(self, b: int) -> int | None:
+        """Tokens after which a request of the batch is stopped in this round."""
+        return self.turns[b].stop if b < len(self.turns) else None
+
     def join(
-        self, served: Served, turn: Turn, seed: int, paging: Paging, to_draft: Callable[[int], int]
+        self,
+        served: Served,
+        turn: Turn,
+        seed: int,
+        paging: Paging,
+        to_draft: Callable[[int], int],
+        *,
+        sampled: bool,
     ) -> None:
         """Draft a tree and reserve its columns, and those `to_draft` behind what is ready. Where there
         is no room, the request waits."""
-        whole = self.case.requests[served.number]
-        request = drafted_request(whole, served, turn, address_hash(seed, turn.request))
+        whole, own = self.case.requests[served.number], address_hash(seed, turn.request)
+        request = drafted_request(whole, served, turn, own, sampled=sampled)
         if not _fit([*self.requests, request], self.case.layout):
             return
         columns = max(served.ready + request.num_nodes, to_draft(served.ready))

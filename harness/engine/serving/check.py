@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treeproof.contract.backend import STAGES
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Generated
 from treeproof.contract.failure import Cell, Identity
@@ -11,11 +12,9 @@ from treeproof.engine.serving.ends import Wrong
 from treeproof.engine.serving.machine import Machine
 from treeproof.properties.violation import Violation
 
-DRIVEN = frozenset(
-    ("draft", "select", "build", "attend", "accept", "commit", "extend", "pool", "schedule")
-)
+DRIVEN = frozenset(STAGES) - {"merge", "forward"}
 """Stages that rounds drive. The reference serves what a backend lacks of them, but for the layout of
-drafts and for what follows a round: nothing else depends on those."""
+drafts and for what the drafter is run on: nothing else depends on those."""
 
 _MEASURED: tuple[tuple[Identity, str], ...] = (
     ("traversal", "accept"),
@@ -26,6 +25,16 @@ _MEASURED: tuple[tuple[Identity, str], ...] = (
     ("output", "attend"),
 )
 """What rounds measure as they go on, and the stage that each is evidence of."""
+
+_LENT: tuple[tuple[Identity, str], ...] = (
+    ("traversal", "accept"),
+    ("traversal", "sample"),
+    ("traversal", "finish"),
+    ("kv", "commit"),
+    ("output", "attend"),
+    ("output", "process"),
+)
+"""What is said of a stage that the reference serves, where the backend shows nothing else of that."""
 
 NOTHING_RAN = "no round of the script could be run"
 
@@ -85,13 +94,12 @@ def _verdicts(trial: Trial, machine: Machine | None) -> None:
             cells[identity, evidence, stage] = Cell(
                 identity=identity, evidence=evidence, status="fail", stage=stage
             )
-    for identity, stage in (("traversal", "accept"), ("kv", "commit"), ("output", "attend")):
+    for identity, stage in _LENT:
         known = any(key[:2] == (identity, "measured") for key in cells)
-        if ran and not known and stage not in trial.backend.stages:
-            reason = f"reference: no {stage} stage of its own"
+        if ran and not known and stage in trial.lent:
             cells[identity, "measured", stage] = Cell(
                 identity=identity, evidence="measured", status="not-checked", stage=stage,
-                reason=reason,
+                reason=trial.lent[stage],
             )  # fmt: skip
     trial.cells = [c for c in cells.values() if trial.wants(c.identity, c.evidence)]
     if not ran and not trial.failures:

@@ -32,6 +32,7 @@ def commit(
         if trial.has("commit"):
             result = ask(trial, "commit", seen, accepted, first=step.first, rest=(k_cache, v_cache))
         else:
+            trial.lends("commit")
             result = reference.commit(step.ours, accepted, k_cache, v_cache)
         done = contract.valid_committed(result, step.scene)
         failures = kv.judge_commit(step.scene, move, done, before, (k_cache, v_cache))

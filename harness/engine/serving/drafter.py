@@ -16,19 +16,27 @@ from treeproof.engine.simplify import keep_nodes
 _WORD = 701  # address word of the draw
 
 
-def drafted_request(request: Request, served: Served, turn: Turn, seed: int) -> Request:
-    """The request with its tree filled in, behind what is ready of it."""
+def drafted_request(
+    request: Request, served: Served, turn: Turn, seed: int, *, sampled: bool = False
+) -> Request:
+    """The request with its tree filled in, behind what is ready of it. Where the round is `sampled`, beside
+    the path there is what is likely."""
     if turn.nodes is not None and turn.nodes < request.num_nodes:
         request = keep_nodes(request, range(turn.nodes))
     depth = max(request.tree.depth)
     truth = served.truth
     truth.grow(served.ready + depth + 1)
+    likely = [
+        truth.logits(position).argsort(descending=True).tolist()
+        for position in range(served.ready, served.ready + (depth if sampled else 0))
+    ]
     tree = drafted(
         request.tree.parents,
         turn.accept,
         truth.tokens[served.ready : served.ready + depth + 1],
         truth.model.vocab_size,
         seed,
+        likely,
     )
     return replace(request, tree=tree, prefix_len=served.ready, prefix_tokens=())
 
@@ -39,12 +47,18 @@ def idle_request() -> Request:
 
 
 def drafted(
-    parents: Sequence[int], accept: int, truth: Sequence[int], vocab: int, seed: int
+    parents: Sequence[int],
+    accept: int,
+    truth: Sequence[int],
+    vocab: int,
+    seed: int,
+    likely: Sequence[Sequence[int]] = (),
 ) -> CandidateTree:
     """The tree with tokens: those on the path to node `accept` are `truth`, and nothing else is.
 
-    `truth[d]` is what plain decoding has at depth d, the root's own token first. A node beside the path may carry what is right elsewhere, and never what is right
-    where it stands.
+    `truth[d]` is what plain decoding has at depth d, the root's own token first. A node beside the path may
+    carry what is right elsewhere, and never what is right where it stands. `likely[d]`, where it is
+    given: tokens by falling probability after the path's node at depth d, which its children carry.
     """
     depth, path = [0] * len(parents), {accept}
     for node, parent in enumerate(parents[1:], start=1):
@@ -64,6 +78,8 @@ def drafted(
         # The right token continues the path, and elsewhere it tempts as others do.
         barred = taken[parent] | ({truth[depth[node]]} if parent in path else set())
         token = address_hash(seed, _WORD, node) % vocab
+        if likely and parent in path:
+            token = next(one for one in likely[depth[parent]] if one not in barred)
         while token in barred:
             token = (token + 1) % vocab
         taken[parent].add(token)

@@ -25,6 +25,7 @@ def forward(
     """Logits (T, vocabulary) after the rows of `x`, of which the backend is shown `seen`."""
     tokens = x.draft_token.clamp(0, decoder.model.vocab_size - 1)
     if not trial.has("attend"):
+        trial.lends("attend")
         return decoder.forward(tokens, x.positions, _plainly(step, memory))
     with left_alone(trial, "attend", seen, first=step.first) as (given,):
         return decoder.forward(tokens, x.positions, _by_backend(trial, memory, x, given))

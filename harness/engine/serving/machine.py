@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace as replaced
 
 import torch
@@ -14,7 +13,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import permutation
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SPARE_TABLE_ROWS
-from treeproof.contract.script import Admit, Finish, Prefill, Round, Step
+from treeproof.contract.script import Admit, Finish, Params, Prefill, Round, Step
 from treeproof.contract.served_model import served_model
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.batch import Batch
@@ -22,17 +21,20 @@ from treeproof.engine.serving.drafting import draft
 from treeproof.engine.serving.ends import Refused, stop_at
 from treeproof.engine.serving.memory import Memory, drafter_codes, path_codes
 from treeproof.engine.serving.paging import Paging
+from treeproof.engine.serving.params import asked_of, ending
 from treeproof.engine.serving.plain import Plain
 from treeproof.engine.serving.prefill import prefill
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.scheduling import Scheduling
 from treeproof.engine.serving.selecting import select
+from treeproof.engine.serving.step import Step as RoundStep
 from treeproof.engine.serving.step import round_seed, verify_step
 from treeproof.engine.serving.tally import Tally
 from treeproof.engine.serving.verify import Done, verify
 from treeproof.generate.drafting import served_columns
 from treeproof.generate.prefix_tokens import prefix_tokens
 from treeproof.oracles.continuation import continuation
+from treeproof.oracles.served import served as run_served
 from treeproof.properties.layers import errors_of
 
 _TABLE_ROWS = 703  # address word of the draw
@@ -93,7 +95,7 @@ class Machine:
 
     def _take(self, step: Step) -> None:
         if isinstance(step, Admit):
-            self._admit(step.request)
+            self._admit(step.request, step.params)
         elif isinstance(step, Prefill):
             self._prefill(step.request, step.tokens)
         elif isinstance(step, Round):
@@ -103,14 +105,14 @@ class Machine:
         else:
             self.paging.evict()
 
-    def _admit(self, number: int) -> None:
+    def _admit(self, number: int, params: Params) -> None:
         if number in self.serving:
             return
         prompt = self.prompts[number]
         pages = self.paging.match(number, prompt)
-        served = Served(
-            number, prompt, continuation(self.model, tuple(prompt)), self.table_rows[number], pages
-        )
+        asked = asked_of(params, self.model.vocab_size) if params.adjusts else None
+        truth = continuation(self.model, tuple(prompt), asked)
+        served = Served(number, prompt, params, truth, self.table_rows[number], pages)
         served.ready = len(pages) * self.paging.page
         served.tokens = list(prompt)
         served.codes = path_codes(prompt[: served.ready], 0)
@@ -136,15 +138,19 @@ class Machine:
         memory.write_companions(slots[served.ready :], codes)
         served.codes += codes
         served.ready = end
-        sampled = int(logits[-1].argmax())
+        sampled = int(served.truth.adjusted(logits[-1].double().cpu(), end - 1).argmax())
         first = end - len(chunk)
         after = self.scheduling.successors(served, len(chunk), sampled)
         memory.write_drafter(slots[first:], drafter_codes(served.codes[first:], after))
+        vocab, over = self.model.vocab_size, False
         if served.prefilled:
-            self._emit(served, [sampled])
+            over = run_served([sampled], ending(served, vocab, [sampled], None))[1] != "running"
+            stop_at(self.trial, self.plain.emit(served, [sampled], self.tally))
             self._slide(served)
         known = served.tokens[: end + 1]
         self.paging.publish(number, known, len(known))
+        if over:
+            self._finish(number)
 
     def _round(self, step: Round) -> None:
         seed = round_seed(self.case, self.tally.rounds)
@@ -152,7 +158,9 @@ class Machine:
         for turn in step.turns:
             served = self.serving.get(turn.request)
             if served is not None and served.prefilled:
-                batch.join(served, turn, seed, self.paging, self._to_draft)
+                batch.join(
+                    served, turn, seed, self.paging, self._to_draft, sampled=step.sample is not None
+                )
         if not batch.turns:
             return
         self.scheduling.ask_who_is_next(
@@ -167,10 +175,10 @@ class Machine:
         refusal = self.trial.backend.capabilities.refusal(made.case, self.device)
         if refusal is not None:
             raise Refused(refusal)
-        done = verify(self.trial, made, self.decoder, self.memory, batch.codes)
+        done = verify(self.trial, made, self.decoder, self.memory, step.sample)
         self.tally.rounds += 1
-        for b, (served, turn) in enumerate(zip(batch.ready, batch.turns, strict=True)):
-            self._settle(served, done, b, turn.stop)
+        for b, served in enumerate(batch.ready):
+            self._settle(served, made, done, b)
         batch.let_idle_go(self.paging)
 
     def _to_draft(self, ready: int) -> int:
@@ -179,22 +187,28 @@ class Machine:
             return 0
         return served_columns(self.case.requests, ready, self.paging.page)
 
-    def _settle(self, served: Served, done: Done, b: int, stop: int | None) -> None:
+    def _settle(self, served: Served, made: RoundStep, done: Done, b: int) -> None:
         """The request after a round: what it emitted, what it holds, what the cache may know of it."""
         first = served.ready
         written = [served.tokens[-1], *done.emitted[b][:-1]]
         served.codes += path_codes(written, served.codes[-1])
         served.ready = done.ready[b]
-        self._emit(served, done.emitted[b])
+        if done.drawn is None:
+            failures = self.plain.emit(served, done.emitted[b], self.tally)
+        else:
+            failures = self.plain.emit_drawn(
+                served, done.emitted[b], made.plans[b], done.drawn.rule, done.drawn.coins[b],
+                self.tally,
+            )  # fmt: skip
+        stop_at(self.trial, failures)
         slots = self._slots(served, served.ready)
         after = served.tokens[first + 1 : served.ready + 1]
         self.memory.write_drafter(slots[first:], drafter_codes(served.codes[first:], after))
         served.pages = self.paging.trim(served.number, served.ready)
         self._slide(served)
-        over = stop is not None and stop < len(done.emitted[b])
-        count = first + 1 + (stop or 0) if over else len(served.tokens)
+        count = first + 1 + done.served[b].count
         self.paging.publish(served.number, served.tokens, count)
-        if over:
+        if done.served[b].over:
             self._finish(served.number)
             self.paging.look_up(served.number, served.tokens)
 
@@ -203,9 +217,6 @@ class Machine:
         window = self.case.shape.window
         if window is not None and self.case.layout.evicted:
             served.pages = self.paging.slide(served.number, max(0, served.ready - window + 1))
-
-    def _emit(self, served: Served, tokens: Sequence[int]) -> None:
-        stop_at(self.trial, self.plain.emit(served, tokens, self.tally))
 
     def _finish(self, number: int) -> None:
         served = self.serving.pop(number, None)

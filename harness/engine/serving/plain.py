@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from fractions import Fraction
 
+import numpy as np
 from torch import Tensor
 
 from treeproof.contract.failure import Failure
+from treeproof.contract.sampling import CHAIN, Rule
+from treeproof.contract.script import Params
 from treeproof.contract.target_model import TargetModel
+from treeproof.engine.serving.coins import Coins
 from treeproof.engine.serving.memory import Memory, companion_rows, drafter_codes
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.tally import Tally
-from treeproof.oracles.continuation import sequence64
+from treeproof.oracles.continuation import Sequence64, sequence64
+from treeproof.oracles.law import target_only
+from treeproof.oracles.path_laws import Laws
+from treeproof.oracles.rules import chain
+from treeproof.oracles.sampled import outcomes
 from treeproof.oracles.target_errors import Errors
-from treeproof.properties.serving import judge_contents, judge_token
+from treeproof.properties.plans import Plan
+from treeproof.properties.serving import judge_contents, judge_run, judge_token
 
 
 class Plain:
@@ -23,13 +33,13 @@ class Plain:
         self.model, self.errors = model, errors
 
     def emit(self, served: Served, tokens: Sequence[int], tally: Tally) -> list[Failure]:
-        """Each token against plain decoding of all before it; up to the first that is wrong, they are
+        """Each token against greedy decoding of all before it; up to the first that is wrong, they are
         the request's then."""
         for token in tokens:
             position = len(served.tokens)
             served.truth.grow(position)
             tally.tokens += 1
-            if token != int(served.truth.logits(position - 1).argmax()):
+            if token != served.truth.best(position - 1):
                 failures = self._judge_other(served, token)
                 if failures:
                     return failures
@@ -39,11 +49,50 @@ class Plain:
         return []
 
     def _judge_other(self, served: Served, token: int) -> list[Failure]:
-        """A token that plain decoding does not emit here: does rounding leave it open?"""
+        """A token that greedy decoding does not emit here: does rounding leave it open?"""
+        last = len(served.tokens) - 1
         truth = sequence64(self.model, tuple(served.tokens), self.errors)
+        logits = served.truth.adjusted(truth.logits[-1], last)
         return judge_token(
-            served.number, len(served.tokens), token, truth.logits[-1], float(truth.limit[-1])
+            served.number, last + 1, token, logits, self._limit(served.params, truth)
         )
+
+    def emit_drawn(
+        self, served: Served, run: Sequence[int], plan: Plan, rule: Rule, coins: Coins, tally: Tally
+    ) -> list[Failure]:
+        """A run that was sampled along a tree, against the process that samples token by token with the
+        same coins: its laws are those after the tokens alone."""
+        first = len(served.tokens)
+        after = Laws(served.truth, first, plan.tree)
+        if rule == CHAIN:
+            walk = chain(
+                plan.tree, after, [list(map(Fraction, law)) for law in coins.draft.tolist()]
+            )
+        else:
+            walk = target_only(plan.tree, after)
+        values: dict[Hashable, Fraction] = {
+            node: Fraction(float(coins.rows[row])) for node, row in enumerate(plan.rows)
+        }
+        values["last"] = Fraction(float(np.float32(coins.last)))
+        tally.tokens += len(run)
+        (right,) = outcomes(walk, values)
+        if tuple(run) != right:
+            limits = [
+                self._limit(served.params, sequence64(self.model, tuple(tokens), self.errors))
+                for tokens in ([*served.tokens, *run[:-1]], [*served.tokens, *right[:-1]])
+            ]
+            failures = judge_run(served.number, first, run, right, walk, values, max(limits))
+            if failures:
+                return failures
+            tally.ties += 1
+        served.truth = served.truth.with_tokens(first, run)
+        served.tokens += run
+        return []
+
+    def _limit(self, params: Params, truth: Sequence64) -> float:
+        """How far an engine's adjusted logits may be off, after any of these tokens."""
+        rate = max(params.repetition, 1 / params.repetition)
+        return float(truth.limit.max()) * rate / params.temperature
 
     def read_back(
         self, served: Served, slots: Tensor, memory: Memory, *, handed_out: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from treeproof.contract.script import Params
 from treeproof.oracles.continuation import Continuation
 
 
@@ -15,6 +16,7 @@ class Served:
 
     number: int
     prompt: list[int]
+    params: Params
     truth: Continuation
     table_row: int
     pages: list[int] = field(default_factory=list)
@@ -23,6 +25,10 @@ class Served:
     tokens: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     """Of each ready column, what its companions hold."""
+
+    @property
+    def emitted(self) -> list[int]:
+        return self.tokens[len(self.prompt) :]
 
     @property
     def prefilled(self) -> bool:

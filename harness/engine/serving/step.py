@@ -16,8 +16,8 @@ from treeproof.contract.ledger import SlotLedger
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.serving.batch import Batch, of_round
 from treeproof.engine.serving.memory import Memory
-from treeproof.engine.serving.request import Served
 from treeproof.generate.pool import candidates
+from treeproof.properties.plans import Plan, by_links
 from treeproof.properties.scene import Scene
 
 _WORD = 702  # address word of the seeds of rounds
@@ -25,17 +25,20 @@ _WORD = 702  # address word of the seeds of rounds
 
 @dataclass(frozen=True)
 class Step:
-    """`served` are the requests of the batch, None where one is idle."""
-
     scene: Scene
     made: Candidates
-    served: tuple[Served | None, ...]
+    batch: Batch
     first: bool
     """No round of the script came before."""
 
     @property
     def case(self) -> VerifyCase:
         return self.scene.case
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """The trees by the order of their links."""
+        return tuple(by_links(request) for request in self.case.requests)
 
     @cached_property
     def ours(self) -> VerifyInput:
@@ -61,4 +64,4 @@ def verify_step(batch: Batch, memory: Memory, seed: int, device: str, *, first: 
     scene = Scene(step, ledger, memory.k.device)
     made = candidates(step, ledger, device)
     made = replace(made, mask_buffer=memory.mask_buffer(made.mask_buffer))
-    return Step(scene, made, tuple(batch.served), first)
+    return Step(scene, made, batch, first)

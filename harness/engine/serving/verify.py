@@ -1,4 +1,4 @@
-"""One verify round on a backend: build, a forward with its attend in every layer, accept, commit.
+"""One verify round on a backend: build, a forward with its attend in every layer, accept or sample, commit.
 
 The backend is one object for all rounds, so what it keeps from one to the next is kept. Each stage
 is judged by itself and then handed on as it is: what is wrong and not seen at once is seen later.
@@ -12,6 +12,7 @@ from typing import Any
 
 from treeproof.backends.decoder import Decoder
 from treeproof.contract.inputs import VerifyInput
+from treeproof.contract.sampling import Rule
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.stages import build
 from treeproof.engine.checks.trial import Trial
@@ -19,36 +20,49 @@ from treeproof.engine.garble import garble
 from treeproof.engine.serving.accepting import accept
 from treeproof.engine.serving.committing import commit, extend
 from treeproof.engine.serving.ends import Wrong
+from treeproof.engine.serving.finishing import Served, finish
 from treeproof.engine.serving.forward import forward
 from treeproof.engine.serving.memory import Memory
+from treeproof.engine.serving.processing import process
+from treeproof.engine.serving.sampling import Drawing, drawing, sample
 from treeproof.engine.serving.step import Step
 from treeproof.properties.batch import judge_batch
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a round came to: tokens emitted a request, the bonus last; ready lengths and next roots."""
+    """What a round came to, of each request: tokens emitted, the bonus last, of which some are served;
+    ready lengths and next roots. `drawn`: the coins, where it was sampled."""
 
     emitted: tuple[tuple[int, ...], ...]
+    served: list[Served]
     ready: tuple[int, ...]
     roots: tuple[int, ...]
+    drawn: Drawing | None
 
 
-def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, codes: list[int]) -> Done:
-    """Run the round. `codes` are those of all real rows, for the companions. Raises Wrong, and
-    Violation as `Trial.call` does."""
+def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, rule: Rule | None) -> Done:
+    """Run the round; `rule`: it is sampled by. Raises Wrong, and Violation as `Trial.call` does."""
+    vocab = decoder.model.vocab_size
+    drawn = None if rule is None else drawing(step, rule, vocab)
     trial.subject = step.scene
     built = build(trial, trial.instance, step.scene, step.made)
     _judge_built(trial, step, built.x, built.produced)
     memory.keep_mask(built.x.custom_mask)
     seen = garble(built.x, trial.backend.consumes, step.case.seed)
     logits = forward(trial, step, decoder, memory, built.x, seen)
-    memory.write_companions(step.scene.tree_slots, codes)
-    accepted, prediction = accept(trial, step, seen, logits)
+    memory.write_companions(step.scene.tree_slots, step.batch.codes)
+    logits = process(trial, step, seen, logits)
+    if drawn is None:
+        accepted, prediction = accept(trial, step, seen, logits)
+    else:
+        accepted, prediction = sample(trial, step, seen, logits, drawn)
+    served = finish(trial, step, accepted, prediction, vocab)
     done = commit(trial, step, seen, accepted, prediction, memory)
     if trial.has("extend"):
         extend(trial, step, seen, accepted, prediction)
-    return Done(prediction.emitted, tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist()))
+    ready, roots = tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist())
+    return Done(prediction.emitted, served, ready, roots, drawn)
 
 
 def _judge_built(trial: Trial, step: Step, x: VerifyInput, produced: Mapping[str, Any]) -> None:

@@ -1,0 +1,70 @@
+"""How much of what a round accepted is served, and who is over then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from treeproof.contract.inputs import Accepted
+from treeproof.contract.stopping import StopRules
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.params import ending, pieces
+from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.step import Step
+from treeproof.oracles.served import Ending, served
+from treeproof.properties.finishing import judge_served
+from treeproof.properties.returned import valid_finished
+from treeproof.properties.traversal import Prediction
+
+
+@dataclass(frozen=True)
+class Served:
+    """Of one request: so many tokens of its run are served; `over`: and no more will be."""
+
+    count: int
+    over: bool
+
+
+def finish(
+    trial: Trial, step: Step, accepted: Accepted, prediction: Prediction, vocab: int
+) -> list[Served]:
+    """Of each request, as the oracle has it; where the backend says so itself it is judged."""
+    endings = [
+        ending(one, vocab, run, step.batch.stop(b))
+        for b, (one, run) in enumerate(zip(step.batch.served, prediction.emitted, strict=True))
+    ]
+    right = [served(run, end) for run, end in zip(prediction.emitted, endings, strict=True)]
+    if trial.has("finish"):
+        rules = _rules(endings, vocab, accepted.tokens.device)
+        result = ask(trial, "finish", accepted, rules, first=step.first)
+        done = valid_finished(result, len(endings), accepted.tokens.shape[1])
+        made = zip(done.tokens.tolist(), done.served.tolist(), done.reason.tolist(), strict=True)
+        failures = [
+            failure
+            for b, (run, end, found) in enumerate(
+                zip(prediction.emitted, endings, made, strict=True)
+            )
+            for failure in judge_served(f"request {b}", b, run, end, *found)
+        ]
+        judged(trial, "traversal", "measured", "finish", failures)
+    elif any(why != "running" for _, why in right):
+        trial.lends("finish")
+    return [Served(len(run), why != "running") for run, why in right]
+
+
+def _rules(endings: list[Ending], vocab: int, device: torch.device) -> StopRules:
+    most = max(1, *(len(end.stop_tokens) for end in endings))
+    stops = [sorted(end.stop_tokens) for end in endings]
+
+    def numbers(values: object) -> Tensor:
+        return torch.tensor(values, device=device)
+
+    return StopRules(
+        budget=numbers([end.budget for end in endings]),
+        stop_tokens=numbers([[*own, *[-1] * (most - len(own))] for own in stops]),
+        stop_strings=tuple(end.stop_strings for end in endings),
+        served_text=tuple(end.before for end in endings),
+        pieces=pieces(vocab),
+    )

@@ -1,0 +1,102 @@
+"""Sampled acceptance in a round, by coins that are given; judged on the very laws it was handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeproof.backends import reference
+from treeproof.contract.counter import address_hash
+from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.contract.sampling import CHAIN, Rule, Sampling
+from treeproof.engine.checks.trial import Trial
+from treeproof.engine.serving.coins import Coins, any_coins, led_coins
+from treeproof.engine.serving.ends import stop_at
+from treeproof.engine.serving.processing import laws
+from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.step import Step
+from treeproof.properties import contract
+from treeproof.properties.plans import flat_tokens
+from treeproof.properties.sampled import Sampled, judge_sampled
+from treeproof.properties.traversal import Prediction
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The coins of a round, of each of its requests."""
+
+    rule: Rule
+    coins: tuple[Coins, ...]
+
+
+def drawing(step: Step, rule: Rule, vocab: int) -> Drawing:
+    """Coins by the plain law along each turn's path: float64, and no backend has a part in it."""
+    found, seed, steps = [], step.case.seed, step.made.spec_steps
+    for b, (request, plan) in enumerate(zip(step.case.requests, step.plans, strict=True)):
+        own = address_hash(seed, b)
+        coins, served = any_coins(request.num_rows, steps, vocab, own), step.batch.served[b]
+        if served is not None:
+            accept = step.batch.turns[b].accept
+            end = plan.rows.index(request.row_of_node[accept])
+            along = [
+                served.truth.logits(served.ready + depth).softmax(0).tolist()
+                for depth in range(request.tree.depth[accept] + 1)
+            ]
+            coins = led_coins(rule, plan, end, along, coins, own)
+        found.append(coins)
+    return Drawing(rule, tuple(found))
+
+
+def sample(
+    trial: Trial, step: Step, seen: VerifyInput, logits: Tensor, drawn: Drawing
+) -> tuple[Accepted, Prediction]:
+    """The accepted path of each request and what it emits, by these coins."""
+    launch, device = _launch(step, laws(logits), drawn), logits.device
+    given = Sampling(
+        rule=launch.rule,
+        target_probs=torch.from_numpy(launch.probs).to(device),
+        coins=torch.from_numpy(launch.coins).to(device),
+        final_coins=torch.from_numpy(launch.last).to(device),
+        draft_probs=None if launch.draft is None else torch.from_numpy(launch.draft).to(device),
+    )
+    own = trial.has("sample") and drawn.rule in trial.backend.capabilities.sampling
+    if own:
+        result = ask(trial, "sample", seen, given, first=step.first)
+    else:
+        unknown = f"its sample stage does not know {drawn.rule}" if trial.has("sample") else ""
+        trial.lends("sample", unknown)
+        result = reference.sample(step.ours, given)
+    done = contract.valid_accepted(result, len(step.case.requests), step.made.spec_steps, "sample")
+    index, lengths, tokens = (t.tolist() for t in (done.accept_index, done.accept_len, done.tokens))
+    failures = judge_sampled(launch, index, lengths, tokens)
+    if own:
+        judged(trial, "traversal", "measured", "sample", failures)
+    stop_at(trial, failures)
+    # What follows goes by what was returned: it is right, or rounding excuses it.
+    rows = [
+        tuple(row - first for row in path[:count])
+        for first, path, count in zip(step.case.qo_indptr, index, lengths, strict=False)
+    ]
+    emitted = [tuple(run[:count]) for run, count in zip(tokens, lengths, strict=True)]
+    return done, Prediction((), tuple(rows), tuple(emitted))
+
+
+def _launch(step: Step, probs: Tensor, drawn: Drawing) -> Sampled:
+    case = step.case
+    coins = np.concatenate([own.rows for own in drawn.coins])
+    return Sampled(
+        what="coins of a round",
+        case=case,
+        plans=step.plans,
+        tokens=flat_tokens(case, step.plans),
+        probs=probs.cpu().numpy(),
+        coins=coins,
+        last=np.array([own.last for own in drawn.coins], np.float32),
+        exact=False,
+        last_in_doubt=True,
+        rule=drawn.rule,
+        draft=np.stack([own.draft for own in drawn.coins]) if drawn.rule == CHAIN else None,
+    )
