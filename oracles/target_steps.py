@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, silu
 
 from treeproof.contract.target_model import NORM_FLOOR, TargetModel, weights
+from treeproof.oracles.codes import kept, kept_off
 from treeproof.oracles.target_errors import FLOAT32, Errors, angle_share
 
 _RUNS = 4
@@ -60,8 +61,12 @@ def _signs(seed: int, count: int) -> Tensor:
     return signs
 
 
-@lru_cache(maxsize=16)
 def _weights(model: TargetModel) -> dict[str, Tensor]:
+    return _of_bare(model.bare)
+
+
+@lru_cache(maxsize=16)
+def _of_bare(model: TargetModel) -> dict[str, Tensor]:
     return {name: torch.tensor(values) for name, values in weights(model).items()}
 
 
@@ -104,7 +109,7 @@ class Steps:
 
     def turns(self, index: Sequence[int]) -> Turns:
         """How far queries and keys at these logical indices are turned, in every layer."""
-        return _turns(self.model, tuple(index))
+        return _turns(self.model.bare, tuple(index))
 
     def projected(self, layer: int, x: Tensor, turns: Turns) -> tuple[Tensor, Memory]:
         """Queries (runs, heads, n, lanes) and what a layer keeps of n tokens."""
@@ -115,13 +120,33 @@ class Steps:
         turn = turns[model.base(layer)]
         if turn is not None:
             q, k = self._turned(q, *turn), self._turned(k, *turn)
-        if self._errors.handed:
-            q, k, v = (self._off(one, one.abs, self._errors.handed) for one in (q, k, v))
+        codes, handed = model.codes, self._errors.handed
+        if handed:
+            q = self._off(q, q.abs, handed)
+        if codes is not None:
+            k, v = (
+                self._kept(k, codes.k_scale, codes.dtype),
+                self._kept(v, codes.v_scale, codes.dtype),
+            )
+        elif handed:
+            k, v = (self._off(one, one.abs, handed) for one in (k, v))
         return q, Memory(k, v)
+
+    def _kept(self, x: Tensor, scales: Sequence[float], dtype: str) -> Tensor:
+        """(runs, kv_heads, n, lanes) as codes keep them."""
+        scale = torch.tensor(scales, dtype=torch.float64)[:, None, None]
+        near = kept(x[:1], scale, dtype)
+        if self.runs == 1:
+            return near
+        # As far as any number of a token is off: few runs do not find how far each may be.
+        off = _ALLOWED * (x[1:] - x[0]).abs().amax(dim=(0, 1, 3))[:, None]
+        signs = self._sign(x[0].numel())[1::2].view(-1, *x.shape[1:])
+        return torch.cat((near, kept_off(x[0], scale, dtype, off, signs)))
 
     def attended(self, q: Tensor, shared: Memory, own: Memory | None = None) -> Tensor:
         """Queries (runs, heads, m, lanes) that each read all of `shared`, and of `own` their own
-        (runs, kv_heads, m, n, lanes): (runs, heads, m, v_head_dim)."""
+        (runs, kv_heads, m, n, lanes): (runs, heads, m, v_head_dim). Keys come in the order of their
+        logical indices, the query's own last."""
         model, u, m = self.model, self._errors, q.shape[2]
         # Query heads of a group side by side: (runs, kv_heads, m, group, lanes).
         group = q.view(q.shape[0], shared.keys.shape[1], -1, m, q.shape[3]).transpose(2, 3)
@@ -143,12 +168,27 @@ class Steps:
         if model.softcap is not None:
             s = model.softcap * (s / model.softcap).tanh()
             s = self._off(s, lambda: torch.ones_like(s), u.tanh * model.softcap)
-        p = s.softmax(dim=-1)
-        share = (p.shape[-1] + 8) * u.acc + u.p + u.v + u.merged
+        s, sink = self._biased(s)
+        p = torch.cat((s, sink), -1).softmax(dim=-1)[..., : s.shape[-1]]
+        share = (s.shape[-1] + sink.shape[-1] + 8) * u.acc + u.p + u.v + u.merged
         out = self._off(means(p, *values), lambda: means(p, *_sizes(values)), share)
         if u.out:
             out = self._off(out, out.abs, u.out)
         return out.transpose(2, 3).flatten(1, 2)
+
+    def _biased(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (runs, kv_heads, m, group, n) with what their distance takes off, and those of the sinks
+        (runs, kv_heads, m, group, 1, or 0 where there are none): each carries four roundings."""
+        model, share = self.model, 4 * FLOAT32.unit
+        of_head = 1, s.shape[1], 1, s.shape[3], 1
+        if model.slopes:
+            slope = torch.tensor(model.slopes, dtype=torch.float64).view(of_head)
+            bias = slope * torch.arange(s.shape[-1] - 1, -1, -1)
+            s = self._off(s - bias, lambda: bias.expand_as(s), share)
+        if not model.sinks:
+            return s, s[..., :0]
+        sink = torch.tensor(model.sinks, dtype=torch.float64).view(of_head).expand_as(s[..., :1])
+        return s, self._off(sink, sink.abs, share)
 
     def carried(self, layer: int, x: Tensor, attended: Tensor) -> Tensor:
         """x (runs, n, width) behind a layer whose heads gave (runs, heads, n, v_head_dim)."""
@@ -177,13 +217,16 @@ class Steps:
         """`exact` (runs, ...) with an error of `share` times `magnitude`."""
         if self.runs == 1:
             return exact
-        count = exact[0].numel()
+        sign = self._sign(exact[0].numel()).view(exact.shape)
+        return torch.addcmul(exact, magnitude(), sign, value=share)
+
+    def _sign(self, count: int) -> Tensor:
+        """(runs, count) signs that were not used just now."""
         signs = _signs(self.model.seed, 1 << max(_SIGNS, (count - 1).bit_length()))
         if self._used + count > signs.shape[1]:
             self._used = 0
-        sign = signs[:, self._used : self._used + count].view(exact.shape)
         self._used += count
-        return torch.addcmul(exact, magnitude(), sign, value=share)
+        return signs[:, self._used - count : self._used]
 
     def _times(self, x: Tensor, name: str) -> Tensor:
         """A product with a matrix: as many roundings as it has terms, and two."""

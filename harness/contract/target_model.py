@@ -9,8 +9,10 @@ Attention has `heads` query heads, each of head_dim lanes, and `kv_heads` heads 
 v_head_dim lanes, that groups of query heads share. With `qkv_bias` a bias is added to queries, keys and
 values; with `qk_norm` each head of q and k then goes through a norm. The first `rotary_lanes` of q and k
 are turned to their logical index: pair i by index * rotary ** (-2i / rotary_lanes) radians, where a pair is lane i and lane i + rotary_lanes/2, or with `interleaved` lanes 2i and
-2i + 1. A score is scale * q.k, of which `softcap` makes softcap * tanh(. / softcap). A layer with a window
-of W reads, from logical index t, the indices t - W < p <= t. Rows are multiplied from the left.
+2i + 1. A score is scale * q.k, of which `softcap` makes softcap * tanh(. / softcap); from a key at p a query
+at t takes slope * (t - p) off. A layer with a window of W reads, from logical index t, the indices
+t - W < p <= t. A sink is one more score, without a value. Keys, once turned, and values may be kept as
+codes, and are read as code * scale of their head. Rows are multiplied from the left.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from treeproof.contract.counter import address_hash, hash_words
+from treeproof.contract.shape import KVDtype
 from treeproof.contract.typed import Typed
 
 if TYPE_CHECKING:
@@ -31,8 +35,18 @@ if TYPE_CHECKING:
 NORM_FLOOR = 2.0**-20
 
 Count = Annotated[int, Meta(ge=1)]
+Scale = Annotated[float, Meta(gt=0)]
 Base = Annotated[float, Meta(gt=1)]
 Cap = Annotated[float, Meta(gt=0)]
+
+
+class Codes(Typed, frozen=True, kw_only=True):
+    """What keys and values are kept as: the nearest code, ties to the even one, and beyond the last the
+    last one. Scales are one a key-value head."""
+
+    dtype: KVDtype
+    k_scale: tuple[Scale, ...]
+    v_scale: tuple[Scale, ...]
 
 
 class TargetModel(Typed, frozen=True, kw_only=True):
@@ -69,6 +83,12 @@ class TargetModel(Typed, frozen=True, kw_only=True):
     qkv_bias: bool = False
     qk_norm: bool = False
     post_norm: bool = False
+    sinks: tuple[float, ...] = ()
+    """One a query head, in every layer; empty: none."""
+    slopes: tuple[float, ...] = ()
+    """Of ALiBi, one a query head; empty: none."""
+    codes: Codes | None = None
+    """None: keys and values are kept as they are."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -83,11 +103,17 @@ class TargetModel(Typed, frozen=True, kw_only=True):
             raise ValueError(
                 f"{name} is {turned}: accepted are even numbers, rotary_lanes up to head_dim"
             )
-        if self.windows and len(self.windows) != self.layers:
-            raise ValueError(
-                f"windows has {len(self.windows)} entries: accepted are one a layer, {self.layers}, "
-                "and none"
-            )
+        held = () if self.codes is None else (self.codes.k_scale, self.codes.v_scale)
+        for name, values, of, count in (
+            ("windows", self.windows, "layer", self.layers),
+            ("sinks", self.sinks, "query head", self.heads),
+            ("slopes", self.slopes, "query head", self.heads),
+            *(("codes", scales, "key-value head", self.kv_heads) for scales in held),
+        ):
+            if values and len(values) != count:
+                raise ValueError(
+                    f"{name} has {len(values)} entries: accepted are one a {of}, {count}, and none"
+                )
 
     @property
     def turned_lanes(self) -> int:
@@ -109,6 +135,11 @@ class TargetModel(Typed, frozen=True, kw_only=True):
         if self.window(layer) is not None and self.windowed_rotary is not None:
             return self.windowed_rotary
         return self.rotary
+
+    @property
+    def bare(self) -> TargetModel:
+        """The model of the same weights and turns, whatever its attention adds and its cache holds."""
+        return replace(self, sinks=(), slopes=(), codes=None)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -134,10 +165,14 @@ class TargetModel(Typed, frozen=True, kw_only=True):
         return found
 
 
-@lru_cache(maxsize=16)
 def weights(model: TargetModel) -> dict[str, npt.NDArray[np.float64]]:
     """Every weight by name. Uniform: of a matrix with a variance of about 1 / rows, of `embed` 1/3, of a
     bias 1/48, and those of a norm from 3/4 to 5/4."""
+    return _drawn(model.bare)
+
+
+@lru_cache(maxsize=16)
+def _drawn(model: TargetModel) -> dict[str, npt.NDArray[np.float64]]:
     found = {}
     for number, (name, shape) in enumerate(model.shapes.items()):
         drawn = _uniform(math.prod(shape), model.seed, number).reshape(shape)
