@@ -125,6 +125,24 @@ def test_a_replay_that_cannot_run_is_an_error(run: Run) -> None:
     assert "half written" in out
 
 
+def test_replay_and_reduce_leave_reports_where_they_are_asked_to(run: Run) -> None:
+    backend, case = write_backend(), write_case()
+    # What a gate reports stays as it is.
+    Path("pyproject.toml").write_text('[tool.treeproof]\nreport = "gate"\nrun-dir = "gate-run"\n')
+    given = ("--backend", backend, "--in-process")
+    code, out, _ = run("reduce", case, *given, "--report", "reduced", "--run-dir", "run")
+    assert (code, "wrote reduced/report.html" in out) == (1, True)
+    (failure,) = Path("run/failures").glob("*reads-sibling.json")
+    code, out, _ = run("replay", str(failure), *given, "--report", "replayed", "--junit", "j.xml")
+    assert (code, out.startswith("FAILED  row 2")) == (1, True)
+    assert 'classname="treeproof.cli-causal"' in Path("j.xml").read_text()
+    page = Path("replayed/report.html").read_text()
+    assert "reads-sibling" in page
+    assert run("replay", str(failure), *given)[0] == 1
+    assert not Path("gate").exists()
+    assert not Path("gate-run").exists()
+
+
 def test_a_case_file_never_makes_code_be_imported(run: Run) -> None:
     case, backend = write_case(), write_backend()
     run("reduce", case, "--backend", backend, "--in-process")

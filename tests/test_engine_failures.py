@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from treeproof.contract.layout import KVLayout
 from treeproof.contract.shape import AttentionShape
 from treeproof.contract.tree import CandidateTree
 from treeproof.contract.wire import Reproducer, decode_reproducer
-from treeproof.engine.replay import Outcome, replay
+from treeproof.engine.replay import Outcome, Replay, replay, replay_as_run
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.summary import Run
@@ -190,8 +192,17 @@ def reproducer_of(run: Run) -> Reproducer:
     return decode_reproducer(group.reproducer.read_bytes())
 
 
-@pytest.mark.parametrize("in_process", [False, True])
-def test_replay_says_failed_and_then_fixed(in_process: bool) -> None:
+def as_run(*given: Any, **options: Any) -> Replay:
+    shutil.rmtree("replayed", ignore_errors=True)
+    found, run = replay_as_run(*given, run_dir=Path("replayed"), **options)
+    assert (run.exit_code == 1) == bool(found.failures)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("replay", "in_process"), [(replay, False), (replay, True), (as_run, False)]
+)
+def test_replay_says_failed_and_then_fixed(replay: Callable[..., Replay], in_process: bool) -> None:
     backend = write_backend(LEAK)
     reproducer = reproducer_of(check("run", [big_case(1)], workers=0))
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.event import Began, Checked, Event, WorkerLost
+from treeproof.contract.event import Began, Checked, Event, Underway, WorkerLost
 from treeproof.contract.layout import KVLayout
 from treeproof.contract.registry import BackendError
 from treeproof.contract.shape import AttentionShape
@@ -100,7 +100,10 @@ def test_every_case_goes_to_every_backend(backend: Callable[[str, str], str]) ->
     pairs = {(c.case, c.backend) for c in found.checks}
     assert pairs == {(case.id, name) for case in CASES for name in ("one", "two")}
     assert (found.exit_code, found.failures, found.missing) == (0, (), ())
-    assert sorted(map(repr, heard)) == sorted(map(repr, found.events))
+    shares = [event.share for event in heard if isinstance(event, Underway)]
+    assert shares == [pytest.approx((n + 1) / len(CASES)) for n in range(len(CASES))]
+    written = [event for event in heard if not isinstance(event, Underway)]
+    assert sorted(map(repr, written)) == sorted(map(repr, found.events))
     assert list(Run.read(Path("run")).events) == list(found.events)
 
 

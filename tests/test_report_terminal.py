@@ -15,7 +15,16 @@ from report_runs import again, written
 from rich.console import Console
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
-from treeproof.contract.event import Began, CaseDrawn, Checked, Event, Finished, Reduced, WorkerLost
+from treeproof.contract.event import (
+    Began,
+    CaseDrawn,
+    Checked,
+    Event,
+    Finished,
+    Reduced,
+    Underway,
+    WorkerLost,
+)
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Cell, Failure
 from treeproof.contract.kernels import Kernel
 from treeproof.contract.tree import CandidateTree
@@ -369,17 +378,68 @@ def test_progress_tells_what_is_tried_and_what_failed() -> None:
         for event in (drawn(1, rows=(3, 31)), good(1), leaking("c1"), leaking("c1")):
             progress(event)
         first, second = progress.__rich__().plain.splitlines()
-    assert first == "0:00  1 case  34 rows  3 checks  1 failure"
+    assert first == "0:00  1 case  2 trees  34 rows  3 checks  1 failure"
     assert second == "u, 3+31 rows"
     progress(Began(what="reducing 2 failures"))
     assert progress.__rich__().plain.splitlines()[1] == "reducing 2 failures"
 
 
-def test_progress_is_silent_in_a_pipe() -> None:
-    stream = io.StringIO()
-    with Progress(open_console(stream)) as progress:
+class Clock:
+    """Time that goes on when it is told to."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("limit", "endless", "left"),
+    [
+        (None, False, "1:30 left  "),  # a tenth took 10 s, and nine are to come
+        (70.0, False, "0:50 left  "),  # no more is begun then
+        (500.0, False, "1:30 left  "),
+        (7300.0, True, "2:01:20 left  "),  # a soak goes on until its time is over
+        (None, True, ""),
+    ],
+)
+def test_progress_tells_how_long_it_will_take(
+    limit: float | None, endless: bool, left: str
+) -> None:
+    clock = Clock()
+    progress = Progress(open_console(io.StringIO()), time_limit=limit, endless=endless, clock=clock)
+    clock.now += 10  # workers start, torch is imported; it says nothing of what is to come
+    progress(Underway(share=0.0))
+    progress(good(1))
+    clock.now += 10
+    progress(Underway(share=0.1))
+    assert progress.__rich__().plain.startswith(f"0:20  {left}0 cases  ")
+    progress(Began(what="reducing 2 failures"))
+    assert progress.__rich__().plain.startswith("0:20  0 cases  ")
+
+
+def test_progress_estimates_nothing_from_too_little() -> None:
+    clock = Clock()
+    progress = Progress(open_console(io.StringIO()), clock=clock)
+    for share in (0.0, 0.02):
+        progress(Underway(share=share))
+        progress(good(1))
+        clock.now += 5
+    assert "left" not in progress.__rich__().plain
+
+
+def test_progress_in_a_pipe_is_a_plain_line_a_minute() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(open_console(stream), clock=clock) as progress:
         progress(drawn(1))
-    assert stream.getvalue() == ""
+        assert stream.getvalue() == ""
+        for seconds in (61, 30, 31):
+            clock.now += seconds
+            progress(good(1))
+    assert stream.getvalue() == (
+        "1:01  1 case  1 tree  3 rows  1 check  0 failures  u, 3 rows\n"
+        "2:02  1 case  1 tree  3 rows  3 checks  0 failures  u, 3 rows\n"
+    )
 
 
 def test_kernels_that_were_seen_are_named_with_how_they_ran_and_others_as_not_seen(

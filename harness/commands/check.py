@@ -43,7 +43,7 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
     from treeproof.reports.terminal import report
 
     console = open_console()
-    with interruptible(), Progress(console) as progress:
+    with interruptible(), Progress(console, time_limit=settings.time_limit) as progress:
         found = run(settings, progress)
     report(console, found)
     leave_reports([found], settings.report_dir, settings.junit)

@@ -18,7 +18,7 @@ from treeproof.commands.options import run_options, soak_settings
 @click.argument("targets", nargs=-1, metavar="[BACKEND|FILE]...")
 @run_options(
     "backend", "identity", "time", "profile", "dtype", "seed", "device", "ledger", "run-dir",
-    "workers", "launch-timeout", "fail-fast", "reduce", "shard",
+    "workers", "launch-timeout", "fail-fast", "reduce", "shard", "report", "junit",
 )  # fmt: skip
 def fuzz(targets: tuple[str, ...], **options: Any) -> int:
     """Draw new cases until the time is over.
@@ -44,7 +44,10 @@ def fuzz(targets: tuple[str, ...], **options: Any) -> int:
 
     console = open_console()
     console.print(f"seed {settings.seed}, profile {settings.profile}", soft_wrap=True)
-    with interruptible(), Progress(console, every=60.0) as progress:
+    with (
+        interruptible(),
+        Progress(console, time_limit=settings.time_limit, endless=True) as progress,
+    ):
         found = run(settings, progress)
     report(console, found)
     leave_reports([found], settings.report_dir, settings.junit)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value, run_settings
+from treeproof.contract.wire import Reproducer
 from treeproof.engine.settings import RunSettings
 
 SOAK_SECONDS = 1800.0
@@ -97,6 +98,24 @@ def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
         name = "--no-reduce" if setting.key == "reduce" else f"--{setting.key}"
         given |= _one(setting, value, name)
     return given
+
+
+def settings_of_case(
+    options: Mapping[str, Any], reference: str, reproducer: Reproducer | None
+) -> RunSettings:
+    """Settings for one case on one backend, on the device that it failed on unless one is given.
+
+    Where to write comes from the command line alone: in a configuration file it is the place of a
+    gate's run and reports, which stay as they are.
+    """
+    settings, given = settings_from(options, (reference,)), given_settings(options)
+    return replace(
+        settings,
+        device=given.get("device", settings.device if reproducer is None else reproducer.device),
+        report_dir=given.get("report_dir"),
+        junit=given.get("junit"),
+        run_dir=given.get("run_dir"),
+    )
 
 
 def soak_settings(

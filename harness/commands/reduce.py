@@ -10,13 +10,14 @@ import click
 
 from treeproof.commands.asked import backend_for, read_case
 from treeproof.commands.interrupt import interruptible
-from treeproof.commands.options import BACKEND, CASE_FILE, run_options, settings_from
+from treeproof.commands.leave_reports import leave_reports
+from treeproof.commands.options import BACKEND, CASE_FILE, run_options, settings_of_case
 
 
 @click.command()
 @CASE_FILE
 @BACKEND
-@run_options("device", "launch-timeout", "run-dir", "workers")
+@run_options("device", "launch-timeout", "run-dir", "workers", "report", "junit")
 def reduce(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
     """Find the smallest case that fails alike.
 
@@ -29,9 +30,7 @@ def reduce(case_file: Path, backend: str | None, device: str | None, **options: 
     """
     case, reproducer = read_case(case_file)
     reference = backend_for(case_file, reproducer, backend)
-    settings = settings_from({**options, "device": device}, (reference,))
-    if reproducer is not None and device is None:
-        settings = replace(settings, device=reproducer.device)
+    settings = settings_of_case({**options, "device": device}, reference, reproducer)
     from treeproof.engine.runner import run
     from treeproof.reports.console import open_console, write
     from treeproof.reports.progress import Progress
@@ -41,4 +40,5 @@ def reduce(case_file: Path, backend: str | None, device: str | None, **options: 
     with interruptible(), Progress(console) as progress:
         found = run(replace(settings, reduce=True, store=None, ledger=None), progress, cases=[case])
     write(console, reduction_lines(found))
+    leave_reports([found], settings.report_dir, settings.junit)
     return found.exit_code

@@ -160,6 +160,13 @@ class Began(_Event, frozen=True, tag="began"):
     what: str
 
 
+class Underway(_Event, frozen=True, tag="underway"):
+    """How much of what is to be checked has been begun. It is told to listeners and not written down."""
+
+    share: float
+    """From 0 to 1, by what it is thought to cost."""
+
+
 class Finished(_Event, frozen=True, tag="finished"):
     """The run came to its end; without this event it was cut short."""
 
@@ -181,5 +188,6 @@ Event = (
     | Tolerated
     | Covered
     | Began
+    | Underway
     | Finished
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.event import Checked
@@ -11,6 +12,9 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import Reproducer
 from treeproof.engine.alone import check_alone
+from treeproof.engine.runner import run
+from treeproof.engine.settings import RunSettings
+from treeproof.engine.summary import Run
 from treeproof.engine.worker import CHECKER, InternalError
 
 
@@ -63,6 +67,37 @@ def replay(
     except (BackendError, BackendUnavailable, InternalError) as error:
         return Replay(Outcome.ERROR, str(error))
     return _judge(reproducer, checked)
+
+
+def replay_as_run(
+    reproducer: Reproducer,
+    backend: str,
+    *,
+    device: str | None = None,
+    launch_timeout: float = 60.0,
+    in_process: bool = False,
+    run_dir: Path | None = None,
+    checker: str = CHECKER,
+) -> tuple[Replay, Run]:
+    """The same as a run of its own, from which reports can be made; its folder is `run_dir` or a new one.
+
+    Raises BackendError where the backend is not there.
+    """
+    settings = RunSettings(
+        backends=(backend,),
+        device=device or reproducer.device,
+        launch_timeout=launch_timeout,
+        workers=0 if in_process else 1,
+        seed=reproducer.seed,
+        run_dir=run_dir,
+        reduce=False,
+        store=None,
+    )
+    found = run(settings, cases=[reproducer.case], checker=checker, explain=True)
+    if not found.checks:
+        reason = found.finished.reason if found.finished is not None else ""
+        return Replay(Outcome.ERROR, "; ".join(filter(None, (*found.missing, reason)))), found
+    return _judge(reproducer, found.whole(found.checks[0])), found
 
 
 def _judge(reproducer: Reproducer, checked: Checked) -> Replay:

@@ -11,7 +11,7 @@ from functools import partial
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Began, Checked, Event, Finished
+from treeproof.contract.event import Began, Checked, Event, Finished, Underway
 from treeproof.contract.failure import COLUMNS, PROBES, Identity
 from treeproof.engine.beginning import begin, load_capabilities, new_folder, worker_settings
 from treeproof.engine.explain import explain_failures
@@ -52,10 +52,12 @@ def run(
     *,
     cases: Iterable[VerifyCase] | None = None,
     checker: str = CHECKER,
+    explain: bool | None = None,
 ) -> Run:
     """Check the backends of `settings` and return what was found, also where it is cut short.
 
     `on_event` is called in this thread with each event. `cases` are checked instead of drawn ones.
+    `explain`: look for causes, as is done where failures are reduced unless it is given.
     `checker` is the module that holds `check_case` and `CheckOptions`. Raises BackendError,
     SettingsError or FileError where the run cannot begin; what happens later is in the result.
     """
@@ -72,6 +74,7 @@ def run(
         endless = endless_sources(settings, capabilities) if settings.endless else None
         saved = store.saved({b.name for b in able}) if store else []
         session = _Session(settings, folder, pool, able, ledger, on_event, checker)
+        session.explains = settings.reduce if explain is None else explain
         session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
     finally:
         pool.stop()
@@ -113,6 +116,8 @@ class _Session:
     """Workers that each backend has cost."""
     spared: set[str] = field(default_factory=set)
     """Backends that are handed no malformed selection any more: one has cost a worker."""
+    explains: bool = True
+    """Causes of failures are looked for."""
     idle_losses: int = 0
     """Workers that ended while they checked nothing."""
     failed: bool = False
@@ -147,6 +152,7 @@ class _Session:
                     reduce_failures(
                         so_far, self.pool, self.backends, self.settings, self.ledger, self.emit
                     )
+                if self.explains:
                     self._explain()
         except KeyboardInterrupt:
             self.exit_code, self.reason = INTERRUPTED, "interrupted"
@@ -185,6 +191,8 @@ class _Session:
                 drawn = None if reason is not None else supply.next()
                 exhausted = drawn is None
                 if drawn is not None:
+                    if not self.settings.endless:
+                        self.on_event(Underway(share=supply.share))
                     self._start(drawn)
             if not self.pool.busy:
                 return reason or ""

@@ -39,17 +39,20 @@ class Source:
     backends: frozenset[str] | None = None
     varied: bool = False
     """Each backend gets the cases in one of the cache layouts that it takes."""
+    cost: float = 1.0
+    """Of all its cases, beside those of other sources."""
     last: bool = False
     """Only once all cases before have been settled, and only for backends that pass them."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A case that a source gave, and the seconds it took to make."""
+    """A case that a source gave, the seconds it took to make, and its part of the source's cost."""
 
     case: VerifyCase
     source: Source
     seconds: float
+    cost: float
 
 
 class Supply:
@@ -61,6 +64,9 @@ class Supply:
         self._endless = endless or iter(())
         self._drawn: deque[Drawn] = deque()
         self.total = len(self._sources)
+        self._cost = sum(source.cost for source in self._sources)
+        self._begun = 0.0
+        """Cost of the cases that were given away."""
 
     @property
     def left(self) -> int:
@@ -76,8 +82,17 @@ class Supply:
             start = time.perf_counter()
             cases = source.draw()
             seconds = (time.perf_counter() - start) / max(1, len(cases))
-            self._drawn.extend(Drawn(case, source, seconds) for case in cases)
-        return self._drawn.popleft()
+            each = source.cost / max(1, len(cases))
+            self._drawn.extend(Drawn(case, source, seconds, each) for case in cases)
+            self._begun += source.cost if not cases else 0.0
+        drawn = self._drawn.popleft()
+        self._begun += drawn.cost
+        return drawn
+
+    @property
+    def share(self) -> float:
+        """How much of what the sources cost has been given away, from 0 to 1; endless ones apart."""
+        return min(1.0, self._begun / self._cost) if self._cost else 1.0
 
 
 def saved_sources(saved: Iterable[Saved]) -> list[Source]:
@@ -108,7 +123,10 @@ def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
     count = cases // CASES_A_SCRIPT
     drawn = script_units(settings.profile, settings.seed, count, settings.dtype)
     own = share(drawn, settings.shard, lambda unit: float(unit.count), lambda unit: unit.name)
-    return [Source(unit.name, partial(draw_scripts, unit), last=True) for unit in own]
+    return [
+        Source(unit.name, partial(draw_scripts, unit), cost=CASES_A_SCRIPT * unit.count, last=True)
+        for unit in own
+    ]
 
 
 def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:
@@ -135,7 +153,7 @@ def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Sour
         return list(dict.fromkeys(levelled(case, width) for case in draw(unit)))
 
     return [
-        Source(unit.name, partial(cases, width), names, varied=True)
+        Source(unit.name, partial(cases, width), names, varied=True, cost=unit.cost)
         for width, names in by_width(able).items()
     ]
 
