@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import prod
 
@@ -24,8 +24,9 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.sampling import CHAIN, TARGET_ONLY, Rule
 from treeproof.contract.tree import CandidateTree
 from treeproof.oracles.autoregressive import until_it_leaves
-from treeproof.oracles.drawn import unlike_the_target
-from treeproof.oracles.law import Distribution, Law, Tokens
+from treeproof.oracles.drawn import drawn, unlike_the_target
+from treeproof.oracles.law import Distribution, Law, Tokens, exact_law
+from treeproof.oracles.rules import chain
 from treeproof.properties.sampled import Floats
 
 SIZE = 3
@@ -64,6 +65,10 @@ class Lattice:
     def tree(self) -> CandidateTree:
         """That of the first request; of a chain they differ in their tokens."""
         return CandidateTree(tuple(self.tokens[0].tolist()), self.parents)
+
+    @property
+    def wanted(self) -> Law:
+        return right_law(self.rule, self.parents, self.tree.tokens)
 
 
 @lru_cache(maxsize=4)
@@ -160,21 +165,38 @@ def _cells(tree: CandidateTree, cells: int) -> tuple[Floats, Floats]:
     return coins, middles[:, -1].copy()
 
 
-def judge_law(given: Lattice, runs: Sequence[Tokens]) -> list[Failure]:
-    """What each request emitted against the law of plain decoding; a failure for the first difference."""
+def law_of(given: Lattice, runs: Sequence[Tokens]) -> Law:
+    """The law of what each request emitted."""
     law: defaultdict[Tokens, Fraction] = defaultdict(Fraction)
     for run, share in zip(runs, given.shares, strict=True):
         law[run] += share
+    return law
+
+
+@lru_cache(maxsize=16)
+def right_law(rule: Rule, parents: tuple[int, ...], tokens: Tokens) -> Law:
+    """The law that a right rule has. Of a chain the next token alone has to have that of the target: how
+    many drafts are accepted on the way to it is the rule's."""
+    if rule == CHAIN:
+        drafts = len(parents) - 1
+        return exact_law(drawn(chain, drafts, partial(_target_after, drafts), _draft_after))
+    tree = CandidateTree(tokens, parents)
+    return until_it_leaves(tree, _laws(tree))
+
+
+def judge_law(given: Lattice, law: Law) -> list[Failure]:
+    """The law of a backend against that of plain decoding; a failure for the first difference."""
+    requests = len(given.shares)
     if given.rule == CHAIN:
         return _unlike_chain(given, law)
-    wanted = until_it_leaves(given.tree, _laws(given.tree))
+    wanted = given.wanted
     for run in sorted({*wanted, *law}):
-        found, true = law[run], wanted.get(run, Fraction(0))
+        found, true = law.get(run, Fraction(0)), wanted.get(run, Fraction(0))
         if found != true:
             tree = f"parents {list(given.parents)} and tokens {list(given.tree.tokens)}"
             return [
                 _failure(
-                    found, true, f"on the tree of {tree}, over all {len(runs)} cells of the coins, "
+                    found, true, f"on the tree of {tree}, over all {requests} cells of the coins, "
                     f"{list(run)} is emitted"
                 )
             ]  # fmt: skip
@@ -183,7 +205,7 @@ def judge_law(given: Lattice, runs: Sequence[Tokens]) -> list[Failure]:
 
 def _unlike_chain(given: Lattice, law: Law) -> list[Failure]:
     drafts = len(given.parents) - 1
-    unlike = unlike_the_target(law, lambda run: _target_after(drafts, run), drafts, SIZE)
+    unlike = unlike_the_target(law, partial(_target_after, drafts), drafts, SIZE)
     if unlike is None:
         return []
     return [

@@ -75,6 +75,11 @@ class Sampled:
             found.append((run, frozenset(excused)))
         return tuple(found)
 
+    def due(self, b: int, emitted: Tokens) -> Tokens:
+        """What request b is to emit: what it did, where rounding excuses that."""
+        run, excused = self.allowed[b]
+        return emitted if emitted in excused else run
+
     def _walks(self, b: int, plan: Plan, rows: Sequence[int]) -> list[Walk]:
         """What the rule does; where rounding leaves more than one way open, each of them."""
         laws = _Laws(self.probs, rows)
@@ -113,13 +118,10 @@ def judge_sampled(
 ) -> list[Failure]:
     """accept_index (batch-global rows), accept_len and tokens of one launch against the oracle's."""
     failures: list[Failure] = []
-    for b, (plan, (run, excused)) in enumerate(zip(given.plans, given.allowed, strict=True)):
-        emitted = tuple(tokens[b][: max(0, lengths[b])])
-        if emitted not in excused:
-            emitted = run
-        path = _path(plan, emitted)
-        rows = [given.case.qo_indptr[b] + plan.rows[node] for node in path]
-        failures += _unlike(given, b, rows, emitted, index[b], lengths[b], tokens[b])
+    for b, plan in enumerate(given.plans):
+        run = given.due(b, tuple(tokens[b][: max(0, lengths[b])]))
+        rows = [given.case.qo_indptr[b] + plan.rows[node] for node in _path(plan, run)]
+        failures += _unlike(given, b, rows, run, index[b], lengths[b], tokens[b])
     return failures
 
 

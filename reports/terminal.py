@@ -14,6 +14,7 @@ from treeproof.contract.wire import FileError
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.figures import distinct_trees, margins_by_dtype
 from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run, percentile
+from treeproof.reports.acceptance import acceptance_lines
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import shared_causes
 from treeproof.reports.console import command, prose, write
@@ -76,6 +77,7 @@ def figures(run: Run) -> list[str]:
         *_rate(run, checks),
         *_margins(run),
         *_rounds(run),
+        *acceptance_lines(run),
         *_kernels(run),
         f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
         f"device {run.meta.device}",

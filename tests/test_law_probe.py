@@ -20,7 +20,7 @@ from treeproof.faults.smallest import case, request
 from treeproof.oracles.law import Walk, target_only
 from treeproof.oracles.rules import chain
 from treeproof.oracles.sampled import outcomes
-from treeproof.properties.lattice import Lattice, judge_law, lattices
+from treeproof.properties.lattice import Lattice, judge_law, lattices, law_of
 
 
 def knowing(rules: Iterable[Rule]) -> Backend:
@@ -55,7 +55,8 @@ def test_cells_are_so_laid_that_a_right_rule_has_the_law_exactly(
             coins_and_last = {**coins, "last": Fraction(given.last[i].item())}
             runs += outcomes(walk_of(given, i), coins_and_last)
         assert sum(given.shares) == 1
-        assert judge_law(given, runs) == []
+        assert judge_law(given, law_of(given, runs)) == []
+        assert law_of(given, runs) == given.wanted
 
 
 @pytest.mark.parametrize("rule", [TARGET_ONLY, CHAIN])

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from report_runs import HOSTILE, checked, leak, run_of, star
 
-from treeproof.contract.event import Read, Shown
+from treeproof.contract.event import Acceptance, Read, Shown
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SlotLedger
 from treeproof.reports.page.facts import page_of
@@ -37,8 +38,9 @@ KV = Failure(
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     case, other = star(), star(prefix=5)
+    walks = Acceptance(way="greedy", expected=(8, 4, 2), observed=(8, 3))
     found = [
-        (case, checked(case, "mine", leak(), KV)),
+        (case, msgspec.structs.replace(checked(case, "mine", leak(), KV), acceptance=(walks,))),
         (other, checked(other, "theirs", leak(HOSTILE, "reads-twice"))),
     ]
     slots = SlotLedger.of(case).row_slots(0)

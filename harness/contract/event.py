@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from treeproof.contract.failure import Cell, Failure, Identity, Recovered
@@ -37,6 +39,26 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     ties: int
 
 
+Way = Literal["greedy", "sampled", "law", "rounds"]
+"""How drafts are accepted: by what the target predicts, by given coins, by all cells of the coins or a
+generator of the backend's own, and in the rounds of a script."""
+
+
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """How many walks took d drafts or more, d = 0, 1, … up to `MOST_DEPTHS`: all of them at d = 0.
+
+    `expected` by the oracle, where it is given the same coins or, for `law`, in the mean of all.
+    """
+
+    way: Way
+    expected: tuple[float, ...]
+    observed: tuple[float, ...]
+
+
+MOST_DEPTHS = 32
+"""Of an `Acceptance`, the root apart."""
+
+
 class Checked(_Event, frozen=True, tag="checked"):
     """One backend's verdicts on one case."""
 
@@ -56,6 +78,8 @@ class Checked(_Event, frozen=True, tag="checked"):
     """Those that the backend names and that a launch of its attend was seen to run."""
     generated: Generated | None = None
     """Of a case with a script."""
+    acceptance: tuple[Acceptance, ...] = ()
+    """Of the stages `accept` and `sample`, one a way; where they are the backend's own."""
 
 
 class WorkerLost(_Event, frozen=True, tag="worker-lost"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from treeproof.contract.event import Acceptance, Way
+from treeproof.engine.accepted import together
 from treeproof.engine.summary import Run
 
 
@@ -27,3 +29,13 @@ def margins_by_dtype(run: Run) -> dict[str, float]:
         if check.margin is not None and dtype is not None:
             worst[dtype] = max(check.margin, worst.get(dtype, -math.inf))
     return dict(sorted(worst.items()))
+
+
+def acceptance(run: Run) -> dict[str, dict[Way, Acceptance]]:
+    """How deep walks of each backend went, and were to go."""
+    found: dict[str, dict[Way, Acceptance]] = {name: {} for name in run.backends}
+    for check in run.checks:
+        sums = found[check.backend]
+        for one in check.acceptance:
+            sums[one.way] = together(sums.get(one.way), one)
+    return found

@@ -148,4 +148,5 @@ def _outline(check: Checked, alike: _Alike) -> Checked:
         margin_rest=check.margin_rest,
         kernels=alike.one(check.kernels),
         generated=check.generated,
+        acceptance=alike.one(check.acceptance),
     )

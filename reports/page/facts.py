@@ -15,6 +15,7 @@ from treeproof.contract.wire import FileError
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.properties.expected import expected_reads
+from treeproof.reports.acceptance import Accepted, accepted
 from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
 from treeproof.reports.failure_block import wrongly_read
@@ -98,6 +99,8 @@ class Page:
     started: str
     figures: tuple[str, ...]
     rows: tuple[Row, ...]
+    accepted: tuple[tuple[str, Accepted], ...]
+    """Name of the run, where there are several, and drafts accepted in one way."""
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     blocks: tuple[Block, ...]
@@ -129,6 +132,7 @@ def page_of(runs: Sequence[Run]) -> Page:
         started=first.meta.started,
         figures=tuple(line for run, name in named for line in _figures(run, name)),
         rows=tuple(row for run, name in named for row in _rows(run, name)),
+        accepted=tuple((name, one) for run, name in named for one in accepted(run)),
         reasons=tuple(_reasons(named)),
         warnings=tuple(warnings),
         blocks=tuple(blocks),

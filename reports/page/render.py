@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from treeproof import __version__
 from treeproof.contract.failure import COLUMNS
+from treeproof.reports.acceptance import SHOWN_DEPTHS
 from treeproof.reports.page.facts import Page
 
 
@@ -22,6 +23,7 @@ def render(page: Page) -> str:
     return _template().render(
         page=page,
         columns=COLUMNS,
+        most_depths=SHOWN_DEPTHS,
         identities=sorted({block.identity for block in page.blocks}),
         backends=sorted({block.backend for block in page.blocks}),
         version=__version__,

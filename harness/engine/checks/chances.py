@@ -13,6 +13,7 @@ from treeproof.contract.counter import address_hash
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.sampling import Rule, Sampling
+from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.many import many
 from treeproof.engine.checks.trial import Trial
@@ -42,6 +43,10 @@ def chance_failures(trial: Trial, rule: Rule) -> list[Failure] | None:
     if trial.backend.capabilities.deterministic and _sampled(trial, x, given, first) != calls[0]:
         message = f"sample emits other tokens with seed {first} again; declare deterministic=False if meant"
         trial.note(contract_failure("nondeterministic", "sample", message))
+    emitted = [run for call in calls for run in call]
+    expected = [(len(run) - 1, share * len(emitted)) for run, share in given.law.items()]
+    observed = once(len(run) - 1 for run in emitted)
+    trial.accepted("sample", counted("law", expected, observed))
     return judge_chance(given.law, calls)
 
 

@@ -14,12 +14,14 @@ from torch import Tensor
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.sampling import CHAIN, RULES, TARGET_ONLY, Rule, Sampling
+from treeproof.engine.accepted import Taken, counted
 from treeproof.engine.checks.chances import chance_failures
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.many import many
 from treeproof.engine.checks.trial import Trial
+from treeproof.oracles.law import Law
 from treeproof.properties import contract
-from treeproof.properties.lattice import Lattice, judge_law, lattices
+from treeproof.properties.lattice import Lattice, judge_law, lattices, law_of
 from treeproof.properties.violation import Violation
 
 _OF_THE_TARGET: tuple[Rule, ...] = (TARGET_ONLY, CHAIN)
@@ -55,10 +57,19 @@ def _failures(trial: Trial, rule: Rule) -> list[Failure] | None:
         x = many(trial, lattice.parents, together)
         if x is None:
             return None
-        failures = judge_law(lattice, _runs(trial, lattice, x, together))
+        runs = _runs(trial, lattice, x, together)
+        law = law_of(lattice, runs)
+        failures = judge_law(lattice, law)
+        expected = _taken(lattice.wanted, len(runs))
+        trial.accepted("sample", counted("law", expected, _taken(law, len(runs))))
         if failures:
             return failures
     return []
+
+
+def _taken(law: Law, walks: int) -> list[Taken]:
+    """Drafts accepted in so many walks of this law; the last token of a run is no draft."""
+    return [(len(run) - 1, float(walks * share)) for run, share in law.items()]
 
 
 def _runs(trial: Trial, lattice: Lattice, x: VerifyInput, together: int) -> list[tuple[int, ...]]:

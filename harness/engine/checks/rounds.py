@@ -10,6 +10,7 @@ from torch import Tensor
 
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
+from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
@@ -43,6 +44,8 @@ def judge_rounds(trial: Trial, x: VerifyInput) -> None:
 def _accept(trial: Trial, seen: VerifyInput) -> None:
     walks: list[candidate.Walk] = []
     failures: list[Failure] = []
+    expected: list[int] = []
+    observed: list[int] = []
     for prediction in trial.prepared.rounds:
         target = torch.tensor(prediction.tokens, device=trial.scene.device)
         given = copied(seen), copied(target)
@@ -57,12 +60,15 @@ def _accept(trial: Trial, seen: VerifyInput) -> None:
             tokens = done.tokens.tolist()
             failures += traversal.judge_walk(trial.case, prediction, index, lengths)
             failures += traversal.judge_bonus(trial.case, prediction, tokens, lengths)
+        expected += [len(rows) - 1 for rows in prediction.rows]
+        observed += [length - 1 for length in lengths]
         for b, accepted in enumerate(index):
             local = [i - trial.case.qo_indptr[b] for i in accepted if i != -1]
             # The last token emitted is the bonus, which is no row's token yet.
             walks.append((b, local, tokens[b][: max(0, lengths[b] - 1)]))
     if trial.borrows("accept"):
         return
+    trial.accepted("accept", counted("greedy", once(expected), once(observed)))
     rows = [request.num_nodes for request in trial.case.requests]
     if trial.wants("traversal", "measured"):
         trial.recover("traversal", "measured", "parents", traversal.recover_walked(walks, rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from treeproof.backends.reference import build as build_reference
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.sampling import CHAIN, GREEDY, RULES, Rule, Sampling
+from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.trial import Trial
@@ -37,22 +38,40 @@ def judge_samples(trial: Trial, x: VerifyInput) -> None:
         rules = [rule for rule in rules if rule == GREEDY]  # asks no coin
     with trial.probing("sample"):
         try:
-            failures = [f for rule in rules for f in _failures(trial, x, rule)]
+            tried = [_tried(trial, x, rule) for rule in rules]
         except Violation as violation:
             trial.broke(violation)
             return
-        if rules and not trial.borrows("sample"):
-            trial.judged("traversal", "measured", "sample", failures)
+        ran = [one for one in tried if one.expected]
+        if not ran or trial.borrows("sample"):
+            return
+        for one in ran:
+            trial.accepted("sample", counted("sampled", once(one.expected), once(one.observed)))
+        trial.judged("traversal", "measured", "sample", [f for one in ran for f in one.failures])
 
 
-def _failures(trial: Trial, x: VerifyInput, rule: Rule) -> list[Failure]:
-    failures: list[Failure] = []
+@dataclass
+class _Tried:
+    """What came of a rule: drafts that walks are to accept, and do."""
+
+    failures: list[Failure] = field(default_factory=list)
+    expected: list[int] = field(default_factory=list)
+    observed: list[int] = field(default_factory=list)
+
+
+def _tried(trial: Trial, x: VerifyInput, rule: Rule) -> _Tried:
+    """Nothing where the trees that the rule is asked about are none that the backend takes."""
+    found = _Tried()
     for launch, done in sampled(trial, x, rule):
+        tables = (done.accept_index, done.accept_len, done.tokens)
+        index, lengths, tokens = (table.tolist() for table in tables)
         with trial.timed("check"):
-            failures += judge_sampled(
-                launch, done.accept_index.tolist(), done.accept_len.tolist(), done.tokens.tolist()
-            )
-    return failures
+            found.failures += judge_sampled(launch, index, lengths, tokens)
+            for b, length in enumerate(lengths):
+                run = launch.due(b, tuple(tokens[b][: max(0, length)]))
+                found.expected.append(len(run) - 1)
+                found.observed.append(length - 1)
+    return found
 
 
 def sampled(trial: Trial, x: VerifyInput, rule: Rule) -> Iterator[tuple[Sampled, Accepted]]:

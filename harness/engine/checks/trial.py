@@ -12,10 +12,11 @@ import msgspec
 
 from treeproof.backends.reference.used import used
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Checked, Generated
+from treeproof.contract.event import Acceptance, Checked, Generated, Way
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
 from treeproof.contract.kernels import Kernel
 from treeproof.contract.registry import Backend
+from treeproof.engine.accepted import together
 from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
@@ -56,6 +57,7 @@ class Trial:
     margin: Margin | None = None
     kernels: tuple[Kernel, ...] = ()
     generated: Generated | None = None
+    acceptance: dict[Way, Acceptance] = field(default_factory=dict)
     broken: str = ""
     stage: str = ""
     probe: str = ""
@@ -177,6 +179,11 @@ class Trial:
                 )
             )
 
+    def accepted(self, stage: str, found: Acceptance) -> None:
+        """Note how deep walks of a stage went and were to go, where it is the backend's own."""
+        if not self.borrows(stage):
+            self.acceptance[found.way] = together(self.acceptance.get(found.way), found)
+
     def broke(self, violation: Violation) -> None:
         """Note a broken contract, once a stage and kind: every probe would say it again."""
         failure = violation.failure
@@ -209,4 +216,5 @@ class Trial:
             seconds=seconds,
             kernels=self.kernels,
             generated=self.generated,
+            acceptance=tuple(self.acceptance.values()),
         )

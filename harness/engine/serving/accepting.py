@@ -6,6 +6,7 @@ from torch import Tensor
 
 from treeproof.backends import reference
 from treeproof.contract.inputs import Accepted, VerifyInput
+from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.ends import stop_at
 from treeproof.engine.serving.stage import ask
@@ -28,6 +29,10 @@ def accept(
     accepted = contract.valid_accepted(result, len(step.case.requests), step.made.spec_steps)
     wanted = _prediction(step, predicted.tolist())
     index, lengths = accepted.accept_index.tolist(), accepted.accept_len.tolist()
+    if trial.has("accept"):
+        expected = once(len(rows) - 1 for rows in wanted.rows)
+        observed = once(length - 1 for length in lengths)
+        trial.accepted("accept", counted("rounds", expected, observed))
     failures = traversal.judge_walk(step.case, wanted, index, lengths)
     failures += traversal.judge_bonus(step.case, wanted, accepted.tokens.tolist(), lengths)
     stop_at(trial, failures)
