@@ -12,10 +12,17 @@
 #
 # Exit code: 0 clean; 1 identities violated; 2 usage or environment, such as no GPU; 3 a backend or
 # identity that was asked for was not checked; 4 treeproof itself failed; 130 interrupted; above 128
-# otherwise: the check was ended by a signal.
+# otherwise: the check was ended by a signal. On GitHub later steps find it in the output `exit-code`.
 set -uo pipefail
 
 out=${GATE_OUT:-treeproof-gate}
+
+leave() {
+    local code=$?
+    [ -z "${GITHUB_OUTPUT:-}" ] || printf 'exit-code=%s\nfolder=%s\n' "$code" "$out" >>"$GITHUB_OUTPUT"
+    exit "$code"
+}
+trap leave EXIT
 
 # Nothing was checked: said wherever somebody looks. $2: the exit code, $3: a file with more words.
 refuse() {

@@ -6,9 +6,12 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
+import treeproof
 from treeproof.cli import cli, main
 from treeproof.commands.adapter_text import READS
 from treeproof.commands.init_backend import module_name
@@ -27,6 +30,7 @@ from treeproof.engine.check import CheckOptions, check_case
 pytest_plugins = ["pytester"]
 
 Run = Callable[..., tuple[int, str, str]]
+TEMPLATES = Path(__file__).resolve().parent.parent / "ci" / "templates"
 
 
 @pytest.fixture
@@ -109,7 +113,10 @@ def test_its_test_passes_from_another_folder_than_its_own(
     result.stdout.fnmatch_lines(["my-kernel  1 of 5 *"])
 
 
-def test_it_says_what_to_run_next_and_the_workflow_runs_that(run: Run) -> None:
+def test_it_says_what_to_run_next_and_the_workflow_runs_that(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed_as(None, monkeypatch)
     code, out, _ = run("init-backend", "my-kernel", "--folder", "ops")
     workflow = Path(".github", "workflows", "treeproof-my_kernel.yml")
     assert code == 0
@@ -120,11 +127,75 @@ def test_it_says_what_to_run_next_and_the_workflow_runs_that(run: Run) -> None:
     ]
     assert out.endswith("treeproof check ops/my_kernel.py\npytest ops/test_my_kernel.py\n")
     (gate,) = (line.strip() for line in out.splitlines() if "--device cuda" in line)
-    assert f"      - run: |\n          {gate}\n" in workflow.read_text("utf-8")
-    command, verb, *words = shlex.split(gate)
+    written = yaml.safe_load(workflow.read_text("utf-8"))
+    steps = written["jobs"]["treeproof"]["steps"]
+    (check,) = (step["run"].strip() for step in steps if step.get("name") == "Check")
+    assert check == f"{gate} --run-dir treeproof-gate/run --report treeproof-gate"
+    command, verb, *words = shlex.split(check)
     context = cli.commands[verb].make_context(verb, words)
     assert (command, context.params["targets"]) == ("treeproof", ("ops/my_kernel.py",))
     assert context.params["device"] == "cuda"
+    for step in steps:
+        for line in step.get("run", "").splitlines():
+            if line.startswith("treeproof "):
+                _, verb, *words = shlex.split(line)
+                cli.commands[verb].make_context(verb, words)
+
+
+def test_its_workflow_does_what_the_template_for_engines_does(run: Run) -> None:
+    run("init-backend", "my-kernel")
+    written = yaml.safe_load(Path(".github/workflows/treeproof-my_kernel.yml").read_text("utf-8"))
+    template = yaml.safe_load((TEMPLATES / "github-gate.yml").read_text("utf-8"))
+    for key in (True, "permissions"):  # YAML takes the word `on` for a truth value
+        assert written[key] == template[key]
+    ours, theirs = written["jobs"]["treeproof"], template["jobs"]["gate"]
+    for key in ("if", "timeout-minutes"):
+        assert ours[key] == theirs[key]
+    used = {step["uses"] for step in ours["steps"] if "uses" in step}
+    assert used < {step["uses"] for step in theirs["steps"] if "uses" in step}
+    (keep,) = (s["with"]["path"] for s in ours["steps"] if "upload-artifact" in s.get("uses", ""))
+    assert keep == "treeproof-gate"
+    assert not any("${{" in step.get("run", "") for step in ours["steps"])
+
+
+def installed_as(direct_url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if an installer had written this into `direct_url.json`, None for no such file."""
+    written = SimpleNamespace(read_text=lambda name: {"direct_url.json": direct_url}[name])
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: written)
+
+
+RELEASE = f"treeproof=={treeproof.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "requirement", "known"),
+    [
+        (None, RELEASE, True),
+        (
+            '{"url": "https://example.org/t.git", "vcs_info": {"vcs": "git", "commit_id": "0f37a"}}',
+            "treeproof @ git+https://example.org/t.git@0f37a",
+            True,
+        ),
+        (
+            '{"url": "https://example.org/t-1-py3-none-any.whl", "archive_info": {}}',
+            "treeproof @ https://example.org/t-1-py3-none-any.whl",
+            True,
+        ),
+        ('{"url": "file:///src/t", "dir_info": {"editable": true}}', RELEASE, False),
+        ('{"url": "file:///src/t-1-py3-none-any.whl", "archive_info": {}}', RELEASE, False),
+    ],
+)
+def test_the_workflow_gets_treeproof_from_where_this_one_came(
+    run: Run, monkeypatch: pytest.MonkeyPatch,
+    direct_url: str | None, requirement: str, known: bool,
+) -> None:  # fmt: skip
+    installed_as(direct_url, monkeypatch)
+    code, out, _ = run("init-backend", "my-kernel")
+    assert code == 0
+    text = Path(".github/workflows/treeproof-my_kernel.yml").read_text("utf-8")
+    assert yaml.safe_load(text)["env"] == {"TREEPROOF": requirement}
+    assert ("which your runner cannot see" in text) is not known
+    assert ("where it gets treeproof from" in " ".join(out.split())) is not known
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ FOLDERS = {
     "reports": "treeproof/reports",
 }
 """The folders that make up the package, and where each lies in it; written down here anew."""
-ELSEWHERE = ("ci", ".ci", "docs", "tests", "examples")
+ELSEWHERE = ("ci", ".ci", ".github", "docs", "tests", "examples")
 TOP_FILES = ("README.md", "LICENSE", "pyproject.toml")
 
 

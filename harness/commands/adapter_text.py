@@ -1,4 +1,4 @@
-"""The files that `treeproof init-backend` writes, as text: an adapter, its test, a CI workflow.
+"""The files that `treeproof init-backend` writes, as text: an adapter and its test.
 
 What a kernel reads of a tree (`READS`) decides which fields its adapter starts from, and what stands
 in for it, in plain torch, until it is called itself.
@@ -185,29 +185,3 @@ import treeproof
 
 test_{module} = treeproof.make_tests(Path(__file__).with_name("{file}"))
 '''
-
-WORKFLOW = """\
-# Every change is checked on a GPU: identities violated end the job, with the smallest cases kept.
-name: treeproof {name}
-
-on: [push, pull_request]
-
-jobs:
-  treeproof:
-    runs-on: [self-hosted, gpu] # the labels of your GPU runner
-    timeout-minutes: 30
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - run: pip install treeproof # and what {name} needs; or from where you have treeproof
-      - run: |
-          {command}
-      - if: failure()
-        uses: actions/upload-artifact@v4
-        with:
-          name: treeproof-{name}
-          path: .treeproof/runs
-          include-hidden-files: true
-"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import keyword
 import re
 import shlex
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import click
 
-from treeproof.commands.adapter_text import ADAPTER, READS, TEST, WORKFLOW
+from treeproof.commands.adapter_text import ADAPTER, READS, TEST
 from treeproof.commands.exit_codes import CLEAN
 from treeproof.commands.options import PATH
+from treeproof.commands.origin import Origin, origin
+from treeproof.commands.workflow_text import UNKNOWN, WORKFLOW
 from treeproof.contract.backend import NAME
 from treeproof.contract.json_text import FileError
 from treeproof.contract.registry import BackendError, entry_points
@@ -46,16 +49,18 @@ def init_backend(name: str, folder: Path, reads: str) -> int:
     --reads page-table   a page table of each prefix, and a mask among the rows of its tree
     --reads row-lists    one list of slots a row: its prefix, its ancestors, itself
     """
-    from treeproof.reports.console import command, open_console, write
+    from treeproof.reports.console import command, open_console, prose, write
 
     done = write_adapter(name, folder, reads)
     adapter, test = shlex.quote(str(done.adapter)), shlex.quote(str(done.test))
     write(
         open_console(),
         [
-            f"wrote {done.adapter}: call your kernel at ①, and say at ② to ④ what it does",
+            prose(f"wrote {done.adapter}: call your kernel at ①, and say at ② to ④ what it does"),
             f"wrote {done.test}",
-            f"wrote {done.workflow}: name your runner in it; it runs",
+            prose(
+                f"wrote {done.workflow}: name your runner in it{_and_origin(done.origin)}; it runs"
+            ),
             command(f"      {done.gate}"),
             "",
             "It holds a stand-in until your kernel is in, so both of these pass now:",
@@ -64,6 +69,10 @@ def init_backend(name: str, folder: Path, reads: str) -> int:
         ],
     )
     return CLEAN
+
+
+def _and_origin(found: Origin) -> str:
+    return "" if found.known else ", and where it gets treeproof from"
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,8 @@ class Written:
     workflow: Path
     gate: str
     """The command of the workflow, which runs where its repository begins."""
+    origin: Origin
+    """Where the workflow gets treeproof from."""
 
 
 def write_adapter(name: str, folder: Path, reads: str) -> Written:
@@ -90,20 +101,36 @@ def write_adapter(name: str, folder: Path, reads: str) -> Written:
     adapter = folder / file
     path = Path(file) if root is None else (folder.resolve() / file).relative_to(root.resolve())
     gate = shlex.join(
-        ["treeproof", "check", path.as_posix(), "--device", "cuda", "--profile", "gpu"]
+        [
+            "treeproof",
+            "check",
+            path.as_posix(),
+            "--device",
+            "cuda",
+            "--profile",
+            "gpu",
+            "--time",
+            "10m",
+        ]
     )
+    source = origin()
     workflow = (root or folder) / ".github" / "workflows" / f"treeproof-{module}.yml"
     texts = {
         adapter: ADAPTER.format(name=name, file=file, **_parts(reads)),
         folder / test: TEST.format(name=name, file=file, test=test, module=module),
-        workflow: WORKFLOW.format(name=name, command=gate),
+        workflow: WORKFLOW.format(
+            name=name,
+            command=gate,
+            requirement=json.dumps(source.requirement),
+            unknown="" if source.known else UNKNOWN,
+        ),
     }
     for place in texts:
         if place.exists():
             raise FileError(f"{place} is there already, and is left as it is: choose another name")
     _refuse_hiding(name, module, folder)
     _write_all(texts)
-    return Written(adapter, folder / test, workflow, gate)
+    return Written(adapter, folder / test, workflow, gate, source)
 
 
 def module_name(name: str) -> str:
