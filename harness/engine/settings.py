@@ -39,7 +39,8 @@ class RunSettings:
     may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
     `store`: where failures are kept from run to run; None keeps none. `ledger`: a file of known
     failures; None tolerates nothing. `endless`: cases are drawn until `time_limit` or, with
-    `fail_fast`, the first failure; those that pass are not kept on disk. `shard`: the part of what is
+    `fail_fast`, the first failure; those that pass are not kept on disk. `units`: of what is drawn without an end,
+    so many units from this one on and no others. `shard`: the part of what is
     drawn that this run checks; saved failures of `store` are all replayed. `report_dir`, `junit`: where reports go besides the run's folder.
     """
 
@@ -61,6 +62,7 @@ class RunSettings:
     store: Path | None = Path(".treeproof")
     ledger: Path | None = None
     endless: bool = False
+    units: tuple[int, int] | None = None
     shard: Shard = WHOLE
     report_dir: Path | None = None
     junit: Path | None = None
@@ -82,8 +84,11 @@ class RunSettings:
             raise SettingsError(f"workers is {self.workers}: accepted are 0 and above")
         if self.examples is not None and self.examples < 1:
             raise SettingsError(f"examples is {self.examples}: accepted are 1 and above")
-        if self.endless and not self.fail_fast and self.time_limit is None:
+        bounded = self.fail_fast or self.time_limit is not None or self.units is not None
+        if self.endless and not bounded:
             raise SettingsError("endless: a time_limit or fail_fast is expected, to end it")
+        if self.units is not None and not self.endless:
+            raise SettingsError("units: they are those of a run that is endless")
         if self.endless and (self.trees or self.examples is not None):
             raise SettingsError("endless: neither trees nor examples can be given with it")
         for name in ("time_limit", "launch_timeout"):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -120,8 +120,8 @@ def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
     """Scripts of many rounds come last: what fails in one step is no news in several."""
     from treeproof.generate.scripts import draw_scripts, script_units
 
-    count = cases // CASES_A_SCRIPT
-    drawn = script_units(settings.profile, settings.seed, count, settings.dtype)
+    number = cases // CASES_A_SCRIPT
+    drawn = script_units(settings.profile, settings.seed, number, settings.dtype)
     own = share(drawn, settings.shard, lambda unit: float(unit.count), lambda unit: unit.name)
     return [
         Source(unit.name, partial(draw_scripts, unit), cost=CASES_A_SCRIPT * unit.count, last=True)
@@ -132,16 +132,21 @@ def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
 def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:
     """Work units of a profile without an end, and scripts between them as a bounded run has them after
     all of its own, each made when it is its turn; of n shards, every nth."""
-    from treeproof.generate.endless import endless_scripts, endless_units
+    from treeproof.generate.endless import endless_script, endless_unit
 
     given, shard = (settings.profile, settings.seed, settings.dtype), settings.shard
-    scripts, cases = islice(endless_scripts(*given), shard.number - 1, None, shard.count), 0
-    for unit in islice(endless_units(*given), shard.number - 1, None, shard.count):
+    first, units = settings.units or (0, None)
+
+    def of_shard(number: int) -> int:
+        return number * shard.count + shard.number - 1
+
+    for number in count(first) if units is None else range(first, first + units):
+        unit = endless_unit(of_shard(number), *given)
         yield from _unit_sources(unit, able)
-        cases += unit.count
-        for one in islice(scripts, cases // CASES_A_SCRIPT):
+        cases = number * unit.count
+        for at in range(cases // CASES_A_SCRIPT, (cases + unit.count) // CASES_A_SCRIPT):
+            one = endless_script(of_shard(at), *given)
             yield Source(one.name, partial(_just, one.case), last=True)
-        cases %= CASES_A_SCRIPT
 
 
 def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Source]:

@@ -1,10 +1,9 @@
-"""Work units without an end: a soak draws on until its time is over."""
+"""Work units without an end: a soak draws on until its time is over. Each is made from its number alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from functools import lru_cache
 
 from treeproof.contract.case import VerifyCase
 from treeproof.generate import scripts
@@ -12,14 +11,13 @@ from treeproof.generate.profiles import PROFILES
 from treeproof.generate.units import BLOCK, WorkUnit
 
 
-def endless_units(profile: str, run_seed: int, dtype: str | None = None) -> Iterator[WorkUnit]:
-    """Full units of all shape groups in turn, block after block.
+def endless_unit(number: int, profile: str, run_seed: int, dtype: str | None = None) -> WorkUnit:
+    """A full unit; all shape groups in turn, block after block.
 
-    It begins with the units of a bounded run of this seed that has as many full blocks.
+    The first are the units of a bounded run of this seed that has as many full blocks.
     """
-    for block in count():
-        for group in range(len(PROFILES[profile].groups)):
-            yield WorkUnit(profile, run_seed, group, block, BLOCK, dtype)
+    block, group = divmod(number, len(PROFILES[profile].groups))
+    return WorkUnit(profile, run_seed, group, block, BLOCK, dtype)
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,13 @@ class Script:
     case: VerifyCase
 
 
-def endless_scripts(profile: str, run_seed: int, dtype: str | None = None) -> Iterator[Script]:
-    """Those of full units of scripts, block after block; a block is drawn when its first is asked for."""
-    for block in count():
-        unit = scripts.ScriptUnit(profile, run_seed, block, scripts.BLOCK, dtype=dtype)
-        for case in scripts.draw_scripts(unit):
-            yield Script(unit.name, case)
+def endless_script(number: int, profile: str, run_seed: int, dtype: str | None = None) -> Script:
+    """That of full units of scripts, block after block; a block is drawn whole."""
+    block, index = divmod(number, scripts.BLOCK)
+    unit = scripts.ScriptUnit(profile, run_seed, block, scripts.BLOCK, dtype=dtype)
+    return Script(unit.name, _scripts(unit)[index])
+
+
+@lru_cache(maxsize=4)
+def _scripts(unit: scripts.ScriptUnit) -> tuple[VerifyCase, ...]:
+    return tuple(scripts.draw_scripts(unit))

@@ -1,0 +1,62 @@
+"""What `treeproof fuzz --campaign` asks for beside a soak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treeproof.config import ConfigError, read_value
+from treeproof.contract.event import Event
+from treeproof.engine.settings import RunSettings
+
+if TYPE_CHECKING:
+    from treeproof.engine.campaign import Places
+    from treeproof.engine.summary import Run
+
+
+def require_campaign(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError where something was given that only a campaign takes."""
+    for name in ("ray", "examples"):
+        if options[name] is not None:
+            raise ConfigError(f"--{name} {options[name]}: give --campaign FOLDER with it")
+
+
+def run_campaign(
+    settings: RunSettings,
+    folder: Path,
+    options: Mapping[str, Any],
+    on_event: Callable[[Event], None],
+) -> Run:
+    """`settings` are those of a soak, `options` the command line's."""
+    from treeproof.engine.campaign import campaign
+
+    cases = options["examples"]
+    if cases is not None:
+        cases = int(read_value("examples", cases, "--examples")["examples"])
+        if options["time_limit"] is None:
+            settings = replace(settings, time_limit=None, units=(0, 0))
+    places = _places(settings, options["ray"])
+    try:
+        return campaign(settings, folder, places, on_event, cases=cases)
+    finally:
+        places.stop()
+
+
+def seeded(settings: RunSettings, folder: Path, options: Mapping[str, Any]) -> RunSettings:
+    """With the seed of the campaign that the folder holds, where none is given."""
+    from treeproof.engine.campaign import seed_of
+
+    known = seed_of(folder) if options["seed"] is None else None
+    return settings if known is None else replace(settings, seed=known)
+
+
+def _places(settings: RunSettings, address: str | None) -> Places:
+    if address is None:
+        from treeproof.engine.own_place import OwnPlace
+
+        return OwnPlace()
+    from treeproof.engine.ray_places import RayPlaces
+
+    return RayPlaces(address, settings.device_kind, settings.workers)
