@@ -54,6 +54,11 @@ class Continuation:
         """(vocabulary,) float64 after the token at `position`, as the request asks for them."""
         return self.adjusted(self._raw[position], position)
 
+    def raw(self, first: int, count: int) -> Tensor:
+        """(count, vocabulary) float64 after the tokens from `first` on, whatever the request asks for."""
+        self.grow(first + count)
+        return torch.stack(self._raw[first : first + count])
+
     def adjusted(self, raw: Tensor, position: int) -> Tensor:
         """What the request makes of any logits (vocabulary,) after the token at `position`, in float64;
         nothing, where its grammar does not allow the tokens up to there."""

@@ -63,6 +63,29 @@ def judge_run(
     ]  # fmt: skip
 
 
+def judge_logits(
+    request: int, first: int, found: Tensor, exact: Tensor, limit: Tensor
+) -> list[Failure]:
+    """Logits (n, vocabulary) after each of n tokens from position `first` on, float64 on the CPU; exact ones
+    (n, vocabulary), off by `limit` (n, 1) at most. The first position that is farther off is told."""
+    ratio = (found - exact).abs() / limit
+    wrong = (~(ratio <= 1)).any(1).nonzero().flatten().tolist()
+    if not wrong:
+        return []
+    at = wrong[0]
+    token = int(torch.nan_to_num(ratio[at], nan=float("inf")).argmax())
+    off = float((found[at, token] - exact[at, token]).abs())
+    return [
+        Failure(
+            identity="output", kind="wrong-logits", evidence="measured", stage="attend",
+            request=request, column=first + at,
+            expected=f"{float(exact[at, token]):.6g}", actual=f"{float(found[at, token]):.6g}",
+            message=f"logits after token {first + at} of request {request} are off by {off:.3g} at token "
+            f"{token}: {float(ratio[at, token]):.3g} times what rounding explains",
+        )
+    ]  # fmt: skip
+
+
 def judge_contents(
     request: int,
     first: int,

@@ -140,6 +140,29 @@ def test_lengths_that_stay_as_they_were_in_the_round_before_are_seen() -> None:
     assert kinds(found) == {("output", "wrong-continuation")}
 
 
+def louder(by: float) -> Backend:
+    def around(right: Callable[..., Attended], *given: Any) -> Attended:
+        done = right(*given)
+        return replace(done, out=done.out * (1 + by))
+
+    return spoiled("attend", around)
+
+
+@pytest.mark.parametrize(
+    ("by", "where"), [(1e-2, "seen in step 3 of"), (2e-4, "seen once the script was over")]
+)
+def test_logits_that_are_off_are_seen_where_every_token_is_right(by: float, where: str) -> None:
+    """What is far off at once; what is not is held to its limit when the request is finished."""
+    (failure,) = checked(TWO_ROUNDS, louder(by)).failures
+    assert (failure.key, failure.stage) == (("output", "wrong-logits"), "attend")
+    assert where in failure.message
+    assert failure.column in range(3, 9)  # of the first root and what follows it
+
+
+def test_logits_that_rounding_explains_are_no_failure() -> None:
+    assert checked(TWO_ROUNDS, louder(1e-6)).failures == ()
+
+
 class Leaking(PagedPool):
     def trim(self, request: int, columns: int) -> None:
         del self.held[request][-(-columns // self.page) :]

@@ -24,6 +24,7 @@ from treeproof.faults import (
     guards,
     heads,
     kernels,
+    last_round,
     later_rounds,
     layers,
     layouts,
@@ -102,6 +103,7 @@ FAULTS: tuple[Fault, ...] = (
     *guards.FAULTS,
     *generators.FAULTS,
     *later_rounds.FAULTS,
+    *last_round.FAULTS,
 )
 
 

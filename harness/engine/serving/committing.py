@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from treeproof.backends import reference
-from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Accepted, Committed, VerifyInput
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.ends import stop_at
@@ -36,17 +33,11 @@ def commit(
             result = reference.commit(step.ours, accepted, k_cache, v_cache)
         done = contract.valid_committed(result, step.scene)
         failures = kv.judge_commit(step.scene, move, done, before, (k_cache, v_cache))
-        if pool:
-            failures = [_in_pool(f, pool, len(memory.k)) for f in failures]
-        stop_at(trial, failures)
+        where = "" if not pool else f"layer {pool}" if pool < len(memory.k) else kv.COMPANIONS
+        stop_at(trial, [kv.in_pool(failure, where) for failure in failures])
         first = first or done
     assert first is not None
     return first
-
-
-def _in_pool(failure: Failure, pool: int, layers: int) -> Failure:
-    where = f"layer {pool}" if pool < layers else "what lies beside keys and values"
-    return replace(failure, message=f"{failure.message}, in {where}")
 
 
 def extend(

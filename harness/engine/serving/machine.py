@@ -200,7 +200,7 @@ class Machine:
                 served, done.emitted[b], made.plans[b], done.drawn.rule, done.drawn.coins[b],
                 self.tally,
             )  # fmt: skip
-        stop_at(self.trial, failures)
+        stop_at(self.trial, failures or self.plain.judge_logits(served, done.logits[b]))
         slots = self._slots(served, served.ready)
         after = served.tokens[first + 1 : served.ready + 1]
         self.memory.write_drafter(slots[first:], drafter_codes(served.codes[first:], after))

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from fractions import Fraction
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from treeproof.contract.failure import Failure
@@ -23,7 +24,10 @@ from treeproof.oracles.rules import chain
 from treeproof.oracles.sampled import outcomes
 from treeproof.oracles.target_errors import Errors
 from treeproof.properties.plans import Plan
-from treeproof.properties.serving import judge_contents, judge_run, judge_token
+from treeproof.properties.serving import judge_contents, judge_logits, judge_run, judge_token
+
+_LOUD_32, _LOUD = 2.0**14, 64.0
+"""Units by which logits are off that are looked at at once: those of float32, and of a narrower dtype."""
 
 
 class Plain:
@@ -31,6 +35,7 @@ class Plain:
 
     def __init__(self, model: TargetModel, errors: Errors) -> None:
         self.model, self.errors = model, errors
+        self._loud = _LOUD_32 * errors.unit + _LOUD * errors.handed
 
     def emit(self, served: Served, tokens: Sequence[int], tally: Tally) -> list[Failure]:
         """Each token against greedy decoding of all before it; up to the first that is wrong, they are
@@ -89,6 +94,25 @@ class Plain:
         served.tokens += run
         return []
 
+    def judge_logits(self, served: Served, logits: Tensor) -> list[Failure]:
+        """Logits (n, vocabulary) of a round after the last n tokens with keys, whose numbers are looked at
+        more closely where they are far off; `read_back` looks at all of them."""
+        served.logits.append(logits)
+        off = (logits - served.truth.raw(served.ready - len(logits), len(logits))).abs()
+        if bool((off <= self._loud).all()):
+            return []
+        return self._all_logits(
+            served, sequence64(self.model, tuple(served.tokens[: served.ready]), self.errors)
+        )
+
+    def _all_logits(self, served: Served, truth: Sequence64) -> list[Failure]:
+        """Those of all rounds so far."""
+        if not served.logits:
+            return []
+        found = torch.cat(served.logits)
+        first = served.ready - len(found)
+        return judge_logits(served.number, first, found, truth.logits[first:], truth.limit[first:])
+
     def _limit(self, params: Params, truth: Sequence64) -> float:
         """How far an engine's adjusted logits may be off, after any of these tokens."""
         rate = max(params.repetition, 1 / params.repetition)
@@ -97,9 +121,13 @@ class Plain:
     def read_back(
         self, served: Served, slots: Tensor, memory: Memory, *, handed_out: bool
     ) -> list[Failure]:
-        """Columns up to `ready`, the last of which lie in `slots` (n,): their companions bit for bit."""
+        """Logits of all rounds; columns up to `ready`, the last of which lie in `slots` (n,), and their
+        companions bit for bit."""
         gone = served.ready - len(slots)
         truth = sequence64(self.model, tuple(served.tokens[: served.ready]), self.errors)
+        wrong = self._all_logits(served, truth)
+        if wrong:
+            return wrong
         exactly = truth.key_limit.new_zeros(1, len(slots), 1, 1)
         after = served.tokens[gone + 1 : served.ready + 1]
         drafted = drafter_codes(served.codes[gone : gone + len(after)], after)

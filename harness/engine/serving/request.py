@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from treeproof.contract.script import Params
 from treeproof.oracles.continuation import Continuation
 
@@ -25,6 +27,8 @@ class Served:
     tokens: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     """Of each ready column, what its companions hold."""
+    logits: list[Tensor] = field(default_factory=list)
+    """(n, vocabulary) float64 on the CPU, a round: after the tokens that got their keys in it."""
 
     @property
     def emitted(self) -> list[int]:

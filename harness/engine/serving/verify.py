@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from treeproof.backends.decoder import Decoder
 from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.sampling import Rule
@@ -32,12 +34,14 @@ from treeproof.properties.batch import judge_batch
 @dataclass(frozen=True)
 class Done:
     """What a round came to, of each request: tokens emitted, the bonus last, of which some are served;
-    ready lengths and next roots. `drawn`: the coins, where it was sampled."""
+    ready lengths and next roots. `logits` are those of the rows on the path, (n, vocabulary) float64 on
+    the CPU. `drawn`: the coins, where it was sampled."""
 
     emitted: tuple[tuple[int, ...], ...]
     served: list[Served]
     ready: tuple[int, ...]
     roots: tuple[int, ...]
+    logits: tuple[Tensor, ...]
     drawn: Drawing | None
 
 
@@ -52,6 +56,7 @@ def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, rule: Rul
     seen = garble(built.x, trial.backend.consumes, step.case.seed)
     logits = forward(trial, step, decoder, memory, built.x, seen)
     memory.write_companions(step.scene.tree_slots, step.batch.codes)
+    behind = logits.double().cpu()
     logits = process(trial, step, seen, logits)
     if drawn is None:
         accepted, prediction = accept(trial, step, seen, logits)
@@ -62,7 +67,12 @@ def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, rule: Rul
     if trial.has("extend"):
         extend(trial, step, seen, accepted, prediction)
     ready, roots = tuple(done.seq_lens.tolist()), tuple(done.next_root.tolist())
-    return Done(prediction.emitted, served, ready, roots, drawn)
+    firsts = step.case.qo_indptr
+    on_paths = tuple(
+        behind[[first + row for row in rows]]
+        for first, rows in zip(firsts, prediction.rows, strict=False)
+    )
+    return Done(prediction.emitted, served, ready, roots, on_paths, drawn)
 
 
 def _judge_built(trial: Trial, step: Step, x: VerifyInput, produced: Mapping[str, Any]) -> None:
