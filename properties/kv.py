@@ -236,6 +236,7 @@ def _misplaced(scene: Scene, prediction: Prediction, slot: int) -> Failure:
         return _failure(
             "commit-writes-elsewhere", "measured", "commit",
             f"slot {slot}{_holder(scene, slot)} changed in the commit",
+            request=b if b >= 0 else None, column=column if b >= 0 else None,
         )  # fmt: skip
     request, row = scene.case.requests[b], prediction.rows[b][place]
     return _failure(

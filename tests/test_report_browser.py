@@ -13,9 +13,10 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, checked, leak, run_of, star
 
-from treeproof.contract.event import Acceptance, Read, Shown
+from treeproof.contract.event import Acceptance, Read, Shown, ShownRound, ShownTurn
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SlotLedger
+from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.reports.page.facts import page_of
 from treeproof.reports.page.render import render
 
@@ -31,6 +32,12 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: 
 KV = Failure(
     identity="kv", kind="wrong-slot", evidence="measured", stage="attend", request=0, row=1,
     message="row 1 is written to slot 9", expected="slot 4", actual="slot 9",
+)  # fmt: skip
+
+
+ROUNDS = Failure(
+    identity="kv", kind="wrong-boundary", evidence="measured", stage="commit", request=0, row=None,
+    column=5, message="column 5 holds nothing; seen in step 4 of the script",
 )  # fmt: skip
 
 
@@ -52,7 +59,27 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         declared={"attend: masks": reads}, positions=(3, 4, 4), slots=slots,
         writes=((slots[0], 0, 0), (slots[1], 1, -1), (slots[2], 2, 2), (15, 1, -2)),
     )  # fmt: skip
-    run = run_of(folder / "run", found, backends=("mine", "theirs"), further=[seen])
+    served = msgspec.structs.replace(
+        star(),
+        script=(
+            Admit(request=0), Prefill(request=0), Round(turns=(Turn(request=0, accept=2),)),
+            Round(turns=(Turn(request=0, accept=1),)),
+        ),
+    )  # fmt: skip
+    found.append((served, checked(served, "rounds", ROUNDS)))
+    turn = ShownTurn(
+        request=0, ready=3, tokens=(5, 6, 7), parents=(-1, 0, 0), due=(0, 2), pages=(1, 2, 3, 4, 5, 6),
+        accepted=(0, 2), emitted=(7, 9), ready_after=5,
+    )  # fmt: skip
+    second = ShownTurn(
+        request=0, ready=5, tokens=(9, 6, 7), parents=(-1, 0, 0), due=(0, 1),
+        pages=(1, 2, 3, 4, 5, 7, 8, 9),
+    )  # fmt: skip
+    went = Shown(
+        backend="rounds", case=served.id, step=4,
+        rounds=(ShownRound(step=3, turns=(turn,)), ShownRound(step=4, turns=(second,))),
+    )  # fmt: skip
+    run = run_of(folder / "run", found, backends=("mine", "theirs", "rounds"), further=[seen, went])
     path = folder / "report.html"
     path.write_text(render(page_of([run])), "utf-8")
     return path
@@ -154,7 +181,7 @@ def test_filters_and_search_leave_what_fits(opened: Opened) -> None:
     page = opened.page
     page.locator("#by-backend").select_option("theirs")
     expect(page.locator("article:visible")).to_have_count(1)
-    expect(page.locator("#count")).to_have_text("1 of 3 shown")
+    expect(page.locator("#count")).to_have_text("1 of 4 shown")
     page.locator("#by-backend").select_option("")
     page.keyboard.press("Escape")
     page.locator("#find").fill("slot 9")
@@ -203,7 +230,7 @@ def test_axe_finds_nothing_and_nothing_is_cut_at_the_side(
     for number, summary in enumerate(found.page.locator("details.drawn > summary").all(), start=1):
         summary.click()
         # Only then is all that lies below where it stays.
-        expect(found.page.locator(".tracer table")).to_have_count(number)
+        expect(found.page.locator(".canvas:not(:empty)")).to_have_count(number)
     for summary in found.page.locator(".canvas summary").all():
         summary.click()
     assert found.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -223,6 +250,28 @@ def test_without_scripts_sentences_and_commands_are_there(browser: Browser, repo
 def test_print_opens_every_drawing(opened: Opened) -> None:
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     expect(opened.page.locator(".tracer table")).to_have_count(3)
+    expect(opened.page.locator(".round")).to_have_count(2)
+
+
+def test_each_round_has_its_tree_accepted_path_lengths_and_slots(opened: Opened) -> None:
+    article = opened.page.locator("article", has_text="wrong-boundary")
+    article.locator("summary").first.click()
+    expect(article.locator(".round")).to_have_count(2)
+    first, second = article.locator(".round").all()
+    expect(first.locator("figcaption")).to_have_text(
+        "request 0: 3 columns ready, 2 drafted, 1 accepted; then 5 columns ready. Emitted: 7 9"
+    )
+    expect(first.locator(".node.taken text")).to_have_text(["0", "2"])
+    expect(first.locator(".edge.taken")).to_have_count(1)
+    expect(first.locator(".leaf .kept")).to_have_text(["r0", "r1←r2"])
+    expect(second.locator("h4")).to_have_text("Round in step 4: it went wrong here")
+    expect(second.locator(".node.due text")).to_have_text(["0", "1"])
+    expect(second.locator(".leaf .bad")).to_have_text("r0")
+    second.locator(".node").nth(1).click()
+    expect(second.locator("p.mono")).to_have_text(
+        "row 1, token 6, column 6, slot 8, to be accepted"
+    )
+    expect(second.locator(".leaf .picked")).to_have_text("r1")
 
 
 @pytest.mark.long

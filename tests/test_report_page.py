@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, checked, leak, run_of, star
 
-from treeproof.contract.event import Read, Shown
+from treeproof.contract.event import Read, Shown, ShownRound, ShownTurn
 from treeproof.contract.ledger import SlotLedger
-from treeproof.contract.script import Admit, Round, Turn
+from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.engine.summary import Run
 from treeproof.reports.page.facts import page_of
 from treeproof.reports.page.render import render
@@ -154,14 +154,54 @@ def test_what_was_seen_on_the_case_is_drawn_request_by_request(tmp_path: Path) -
     assert "9" not in drawing["seen"]["owners"]
 
 
-def test_a_script_is_shown_step_by_step(tmp_path: Path) -> None:
-    case = msgspec.structs.replace(
-        star(), script=(Admit(request=0), Round(turns=(Turn(request=0, accept=1),)))
-    )
-    run = run_of(tmp_path / "run", [(case, checked(case, "mine", leak()))])
-    words = Elements(render(page_of([run]))).words
-    assert all(line in words for line in script_lines(case))
-    assert "admit" in words
+SCRIPT = msgspec.structs.replace(
+    star(),
+    script=(
+        Admit(request=0), Prefill(request=0), Round(turns=(Turn(request=0, accept=1),)),
+        Round(turns=(Turn(request=0, accept=0, nodes=2),)),
+    ),
+)  # fmt: skip
+WRONG = msgspec.structs.replace(leak("slot 9 changed; seen in step 4 of the script"), column=3)
+
+
+def test_a_script_is_shown_step_by_step_with_the_one_that_went_wrong(tmp_path: Path) -> None:
+    seen = Shown(backend="mine", case=SCRIPT.id, step=4)
+    run = run_of(tmp_path / "run", [(SCRIPT, checked(SCRIPT, "mine", WRONG))], further=[seen])
+    html = render(page_of([run]))
+    words = Elements(html).words
+    assert all(line in words for line in script_lines(SCRIPT))
+    assert words.count("it went wrong here") == 1
+    assert f"{script_lines(SCRIPT)[3]}  ◄ it went wrong here" in words
+
+
+def test_rounds_are_drawn_as_they_went_and_without_evidence_as_they_are_written(
+    tmp_path: Path,
+) -> None:
+    found = [(SCRIPT, checked(SCRIPT, "mine", WRONG))]
+    (bare,) = island(render(page_of([run_of(tmp_path / "bare", found)])))
+    assert [(r["step"], [t["parents"] for t in r["turns"]]) for r in bare["rounds"]] == [
+        (3, [[-1, 0, 0]]), (4, [[-1, 0]]),
+    ]  # fmt: skip
+    assert [r["turns"][0]["due"] for r in bare["rounds"]] == [[0, 1], [0]]
+    assert {r["turns"][0]["ready"] for r in bare["rounds"]} == {None}
+    assert (bare["step"], bare["otherwise"]) == (0, False)
+    turn = ShownTurn(
+        request=0, ready=3, tokens=(5, 6, 7), parents=(-1, 0, 0), due=(0, 1), pages=(1, 2, 3, 4, 5),
+        accepted=(0, 1), emitted=(6, 9), ready_after=5,
+    )  # fmt: skip
+    for name, step, otherwise in (("same", 4, False), ("other", 3, True)):
+        seen = Shown(
+            backend="mine", case=SCRIPT.id, rounds=(ShownRound(step=3, turns=(turn,)),), step=step
+        )
+        run = run_of(tmp_path / name, found, further=[seen])
+        (drawing,) = island(render(page_of([run])))
+        (only,) = drawing["rounds"][0]["turns"]
+        assert (only["ready"], only["after"], only["accepted"]) == (3, 5, [0, 1])
+        assert (drawing["at"], drawing["step"], drawing["otherwise"]) == (
+            [0, 2, 3],
+            step,
+            otherwise,
+        )
 
 
 def test_damage_is_told_and_what_stands_before_it_is_shown(tmp_path: Path) -> None:

@@ -135,6 +135,33 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     """Other slots, and how often each."""
 
 
+class ShownTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request in one round of a script: its tree, by rows, behind what was ready of it."""
+
+    request: int
+    ready: int
+    """Columns that held keys when the round began."""
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    """Parent rows, -1 above the root."""
+    due: tuple[int, ...]
+    """Rows of the path that the script has accepted."""
+    pages: tuple[int, ...]
+    """In logical order; -1 where the window has moved on."""
+    accepted: tuple[int, ...] = ()
+    """Rows that were accepted; empty where the round did not come so far."""
+    emitted: tuple[int, ...] = ()
+    """Tokens, the bonus last."""
+    ready_after: int | None = None
+
+
+class ShownRound(msgspec.Struct, frozen=True, kw_only=True):
+    """One round of a script; `step` counts its steps from 1."""
+
+    step: int
+    turns: tuple[ShownTurn, ...]
+
+
 class Shown(_Event, frozen=True, tag="shown"):
     """What one backend showed on the smallest case of a failure, for pictures of it. Rows are flat over
     the batch; a field is empty where the backend gave no such evidence."""
@@ -153,6 +180,10 @@ class Shown(_Event, frozen=True, tag="shown"):
     slots: tuple[int, ...] = ()
     links: dict[str, tuple[tuple[int, ...], ...]] = {}
     """Field to its rows, one a request."""
+    rounds: tuple[ShownRound, ...] = ()
+    """Of a script, its last rounds."""
+    step: int = 0
+    """Of a script, the step in which it went wrong, from 1; past the last one: once it was over."""
 
 
 class Tolerated(_Event, frozen=True, tag="tolerated"):

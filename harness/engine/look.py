@@ -53,7 +53,7 @@ def look_and_show(
 ) -> tuple[tuple[Diagnosed, ...], Shown | None]:
     """The same, and what was seen, for pictures of it."""
     if case.script:
-        return look_script(case, backend, options), None
+        return look_script(case, backend, options)
     start = time.perf_counter()
     checked = check_case(case, backend, options)
     stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)

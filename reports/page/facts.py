@@ -20,6 +20,7 @@ from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
 from treeproof.reports.failure_block import wrongly_read
 from treeproof.reports.matrix import Tally, reason_lines, tallies
+from treeproof.reports.page.rounds import rounds_of
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.script_lines import script_lines
 from treeproof.reports.terminal import explained, figures, last_words, replay_command
@@ -56,7 +57,9 @@ class Block:
     reduce: str
     trace: str
     script: tuple[str, ...] = ()
-    """The steps of a case that is a script; what such a case has no drawing of."""
+    """The steps of a case that is a script."""
+    step: int = 0
+    """The one, from 1, in which it went wrong; 0: not known."""
 
     @property
     def anchor(self) -> str:
@@ -196,6 +199,7 @@ def _block(run: Run, name: str, group: FailureGroup, number: int) -> Block:
         varies=what.varies,
         replay=what.replay,
         script=tuple(script_lines(what.case)) if what.case and what.case.script else (),
+        step=found.step if (found := run.shown(group.case, group.backend)) else 0,
         **_further_commands(run, group),
     )
 
@@ -227,7 +231,7 @@ def _drawing(run: Run, group: FailureGroup) -> dict[str, Any]:
     except FileError as error:
         return {"missing": shown(str(error))}
     if case.script:
-        return {"missing": "its columns move from round to round; the steps above are the case"}
+        return rounds_of(case, group.failure, run.shown(group.case, group.backend))
     requests, checked = _chosen(case, group.failure.request), group.checked
     ledger, window = SlotLedger.of(case), case.shape.window
     return {

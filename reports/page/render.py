@@ -16,10 +16,12 @@ from treeproof.contract.failure import COLUMNS
 from treeproof.reports.acceptance import SHOWN_DEPTHS
 from treeproof.reports.page.facts import Page
 
+SCRIPTS = ("tree.js", "drawing.js", "rounds.js", "page.js")
+
 
 def render(page: Page) -> str:
     """The whole file. Strings reach it escaped, drawings as compressed JSON that no parser sees."""
-    style, script = _part("page.css"), _part("page.js")
+    style, script = _part("page.css"), "\n".join(map(_part, SCRIPTS))
     return _template().render(
         page=page,
         columns=COLUMNS,

@@ -10,6 +10,7 @@ from treeproof.engine.checks.stages import close
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.ends import Wrong
 from treeproof.engine.serving.machine import Machine
+from treeproof.engine.serving.recorded import Recorded
 from treeproof.properties.violation import Violation
 
 DRIVEN = frozenset(STAGES) - {"merge", "forward"}
@@ -39,9 +40,9 @@ _LENT: tuple[tuple[Identity, str], ...] = (
 NOTHING_RAN = "no round of the script could be run"
 
 
-def serve(case: VerifyCase, trial: Trial) -> Machine | None:
+def serve(case: VerifyCase, trial: Trial, recorded: Recorded | None = None) -> Machine | None:
     """Run the script. What the backend does wrong is noted, and the script ends there. Returns the engine
-    that was around it, where there came to be one.
+    that was around it, where there came to be one. `recorded` is told of every round.
 
     Raises Refused where a round lies outside its capabilities.
     """
@@ -55,7 +56,7 @@ def serve(case: VerifyCase, trial: Trial) -> Machine | None:
     with trial.probing("rounds"):
         try:
             trial.instance = trial.call("plan", trial.backend.make)
-            machine = Machine(case, trial)
+            machine = Machine(case, trial, recorded)
             machine.run()
         except Violation as violation:
             trial.broke(violation)

@@ -24,6 +24,7 @@ from treeproof.engine.serving.paging import Paging
 from treeproof.engine.serving.params import asked_of, ending
 from treeproof.engine.serving.plain import Plain
 from treeproof.engine.serving.prefill import prefill
+from treeproof.engine.serving.recorded import Recorded
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.scheduling import Scheduling
 from treeproof.engine.serving.selecting import select
@@ -43,8 +44,10 @@ _TABLE_ROWS = 703  # address word of the draw
 class Machine:
     """An engine around one backend: requests, pages, caches, and the round itself."""
 
-    def __init__(self, case: VerifyCase, trial: Trial) -> None:
+    def __init__(self, case: VerifyCase, trial: Trial, recorded: Recorded | None = None) -> None:
+        """`recorded` is told of every round."""
         self.case, self.trial, self.device = case, trial, trial.options.device
+        self.recorded = recorded
         try:
             self.model = served_model(case)
         except ValueError as error:
@@ -175,7 +178,11 @@ class Machine:
         refusal = self.trial.backend.capabilities.refusal(made.case, self.device)
         if refusal is not None:
             raise Refused(refusal)
+        if self.recorded is not None:
+            self.recorded.begin(self.taken, made)
         done = verify(self.trial, made, self.decoder, self.memory, step.sample)
+        if self.recorded is not None:
+            self.recorded.end(done)
         self.tally.rounds += 1
         for b, served in enumerate(batch.ready):
             self._settle(served, made, done, b)

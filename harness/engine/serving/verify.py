@@ -34,13 +34,14 @@ from treeproof.properties.batch import judge_batch
 @dataclass(frozen=True)
 class Done:
     """What a round came to, of each request: tokens emitted, the bonus last, of which some are served;
-    ready lengths and next roots. `logits` are those of the rows on the path, (n, vocabulary) float64 on
-    the CPU. `drawn`: the coins, where it was sampled."""
+    ready lengths and next roots, and the rows accepted. `logits` are those of the rows on the path,
+    (n, vocabulary) float64 on the CPU. `drawn`: the coins, where it was sampled."""
 
     emitted: tuple[tuple[int, ...], ...]
     served: list[Served]
     ready: tuple[int, ...]
     roots: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
     logits: tuple[Tensor, ...]
     drawn: Drawing | None
 
@@ -72,7 +73,7 @@ def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, rule: Rul
         behind[[first + row for row in rows]]
         for first, rows in zip(firsts, prediction.rows, strict=False)
     )
-    return Done(prediction.emitted, served, ready, roots, on_paths, drawn)
+    return Done(prediction.emitted, served, ready, roots, prediction.rows, on_paths, drawn)
 
 
 def _judge_built(trial: Trial, step: Step, x: VerifyInput, produced: Mapping[str, Any]) -> None:
