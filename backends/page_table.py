@@ -7,8 +7,6 @@ is built. A window is the end of a line, so it is cut by logical index.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -40,6 +38,7 @@ _GATHERED = 1 << 18
     },
     capabilities=Capabilities(
         nan_safe=True,
+        capturable=True,
         softcap=True,
         sinks=True,
         alibi=True,
@@ -93,25 +92,26 @@ class PageTable:
         reach = lengths if x.shape.window is None else lengths.clamp(max=x.shape.window)
         out = q.new_empty(*q.shape[:2], v.shape[2])
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        read, rows, reaches = [], x.qo_indptr.tolist(), reach.tolist()
-        for first, end in pairwise(rows):
-            longest = max(reaches[first:end])
-            step = torch.arange(longest, device=q.device)
-            chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
-            for start in range(first, end, chunk):
-                own = slice(start, min(start + chunk, end))
-                listed = step < reach[own, None]
-                # Past its end a line's first slot inside the window is named again, at weight 0.
-                cells = (lengths - reach)[own, None] + step * listed
-                slots = table[own].gather(1, cells)
-                distance = lengths[own, None] - 1 - cells
-                out[own], lse[own] = _softmax_over(
-                    x, q[own].float(), slots, listed, distance, k_cache, v_cache
-                )
-                read.append(slots[listed])
+        # By the width of the table and not by what is in it: a captured launch has no other.
+        longest = min(table.shape[1], x.shape.window or table.shape[1])
+        step = torch.arange(longest, device=q.device)
+        chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
+        read = []
+        for start in range(0, len(q), chunk):
+            own = slice(start, start + chunk)
+            listed = step < reach[own, None]
+            # Past its end a line's first slot inside the window is named again, at weight 0.
+            cells = (lengths - reach)[own, None] + step * listed
+            slots = table[own].gather(1, cells)
+            distance = lengths[own, None] - 1 - cells
+            out[own], lse[own] = _softmax_over(
+                x, q[own].float(), slots, listed, distance, k_cache, v_cache
+            )
+            read.append(slots)
+        kv_indptr = pad(reach.cumsum(0), (1, 0))
         declared = {
-            "kv_indptr": pad(reach.cumsum(0), (1, 0)),
-            "kv_indices": torch.cat(read),
+            "kv_indptr": kv_indptr,
+            "kv_indices": _one_after_another(torch.cat(read), kv_indptr),
             "kv_start": torch.zeros_like(reach),  # what is declared is cut already
         }
         return Attended(out=out, lse=lse, declared=declared)
@@ -226,6 +226,15 @@ def _table(x: VerifyInput) -> tuple[Tensor, Tensor]:
     if x.page_table is None or x.cache_seqlens is None:
         raise ValueError("page_table and cache_seqlens are needed, and were not built")
     return x.page_table, x.cache_seqlens
+
+
+def _one_after_another(lines: Tensor, indptr: Tensor) -> Tensor:
+    """Lines (T, longest) as lists of which row i's begins at `indptr[i]`; 0 behind the last of them."""
+    step = torch.arange(lines.shape[1], device=lines.device)
+    place = indptr[:-1, None] + step
+    behind = lines.numel()
+    place = torch.where(place < indptr[1:, None], place, behind)
+    return lines.new_zeros(behind + 1).scatter_(0, place.flatten(), lines.flatten())[:-1]
 
 
 def _parent_of_line(x: VerifyInput) -> Tensor:

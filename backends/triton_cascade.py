@@ -54,6 +54,11 @@ class TritonCascade:
         """Whole pages of the prefix that every row sees; a list a row of what it sees besides."""
         return self._listing.pages_and_lists(c)
 
+    def plan(self, x: VerifyInput) -> VerifyInput:
+        """Nothing but a look at what a launch would not see."""
+        self._attend.require_lists(x)
+        return x
+
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:

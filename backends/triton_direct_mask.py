@@ -51,6 +51,11 @@ class TritonDirectMask:
         """The mask in the layout asked for, and the links."""
         return self._stages.build(c)
 
+    def plan(self, x: VerifyInput) -> VerifyInput:
+        """Nothing but a look at what a launch would not see."""
+        self._attend.require_mask(x)
+        return x
+
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:

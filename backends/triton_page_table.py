@@ -57,6 +57,11 @@ class TritonPageTable:
         """Whole pages of the prefix that every row sees; a list a row of what it sees besides."""
         return self._listing.pages_and_lists(c)
 
+    def plan(self, x: VerifyInput) -> VerifyInput:
+        """Nothing but a look at what a launch would not see."""
+        self._attend.require_lists(x)
+        return x
+
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:
@@ -64,7 +69,7 @@ class TritonPageTable:
         store_kv(x, k, v, k_cache, v_cache)
         lists = self._attend.Lists.of(x, paged=True)
         layer = self._attend.Layer(x, q, k_cache, v_cache)
-        splits = max(1, min(_SPLITS, lists.longest // _A_SPLIT))
+        splits = max(1, min(_SPLITS, self._attend.most_keys(x) // _A_SPLIT))
         parts, part_lse = self._attend.paged(layer, lists, splits=splits, partial=True)
         out, lse = self._attend.merge(parts, part_lse, q.dtype, x.sinks)
         return Attended(out=out, lse=lse, declared=vars(lists))

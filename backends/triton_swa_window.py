@@ -50,6 +50,11 @@ class TritonSwaWindow:
         """Lists of all keys, and where in them each row's window begins."""
         return self._listing.lists(c)
 
+    def plan(self, x: VerifyInput) -> VerifyInput:
+        """Nothing but a look at what a launch would not see."""
+        self._attend.require_lists(x)
+        return x
+
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:

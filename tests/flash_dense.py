@@ -66,10 +66,14 @@ def _one(
     return torch.einsum("hl,lhd->hd", weights / total[:, None], values), total.log()
 
 
-def flat(k: Tensor, v: Tensor, cu_seqlens_k: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Lists that lie one after another."""
+def flat(
+    k: Tensor, v: Tensor, cu_seqlens_k: Tensor, used: Tensor | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Lists that lie one after another; `used` keys of each, where not all are."""
     assert int(cu_seqlens_k[-1]) == len(k) == len(v)
-    return [(k[a:b], v[a:b]) for a, b in pairwise(cu_seqlens_k.tolist())]
+    counts = (cu_seqlens_k.diff() if used is None else used).tolist()
+    begins = cu_seqlens_k.tolist()[:-1]
+    return [(k[a : a + n], v[a : a + n]) for a, n in zip(begins, counts, strict=True)]
 
 
 def paged(k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -179,7 +179,7 @@ def test_a_backend_of_quantised_caches_alone_is_sent_no_other() -> None:
 
 
 def test_every_limit_is_in_the_table() -> None:
-    no_limits = {"nan_safe", "stores_kv", "deterministic", "devices"}
+    no_limits = {"nan_safe", "stores_kv", "deterministic", "capturable", "devices"}
     no_limits |= {"tree_kv", "lse_base", "lse_includes_sink", "empty_rows", "vocab_size"}
     no_limits |= {"draft_vocabulary", "sampling", "own_coins"}
     limits = {name for limit, *_ in LIMITS for name in limit}
@@ -204,7 +204,7 @@ def test_devices_are_told_apart_by_kind(devices: set[str], device: str, reason: 
 
 
 def test_what_a_backend_promises_refuses_nothing() -> None:
-    promises = Capabilities(nan_safe=True, stores_kv=False, deterministic=False)
+    promises = Capabilities(nan_safe=True, stores_kv=False, deterministic=False, capturable=True)
     for _, inside, outside, _ in LIMITS:
         assert promises.refusal(inside, "cpu") is None
         assert promises.refusal(outside, "cpu") is None

@@ -302,6 +302,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
 }
 
 ELSEWHERE = {
+    "captured",
     "process",
     "finish",
     "draft",

@@ -65,7 +65,7 @@ from triton.compiler import ASTSource
 floats = {"q": dtype, "k_cache": dtype, "v_cache": dtype, "out": dtype, "parts": dtype}
 wide = ("lse", "part_lse", "sinks")
 numbers = ("units", "blocks", "rows", "width", "steps", "beams", "topk", "pad_slot", "window", "heads",
-    "lines", "keys_a_split", "q_row", "q_head", "k_slot", "k_head", "v_slot", "v_head", "table_row",
+    "lines", "splits", "q_row", "q_head", "k_slot", "k_head", "v_slot", "v_head", "table_row",
     "slot_step", "head_step")
 def typed(argument):
     if argument in given:

@@ -1,7 +1,8 @@
 """One call for every build of FlashAttention: queries, lists of keys, and back `out` and `lse`.
 
 Keys are named by a table of pages. A build that takes such pages is handed the cache and the table;
-another one is handed the keys themselves, gathered one list after another.
+another one is handed the keys themselves, gathered: each list with as much room as the table has, where
+the build can be told how much of it is used, and else one list right after another.
 """
 
 from __future__ import annotations
@@ -30,11 +31,30 @@ class Keys:
     """(n,) keys of each list."""
     page_size: int
 
+    @property
+    def room(self) -> int:
+        """Keys that the table has room for in a list."""
+        return self.table.shape[1] * self.page_size
+
+    def cells(self, by_shape: bool) -> int:
+        """Keys that are gathered."""
+        return len(self.lengths) * self.room if by_shape else int(self.lengths.sum())
+
+    def _slots(self) -> tuple[Tensor, Tensor]:
+        """(n, room) the slot of each cell, and whether it belongs to its list."""
+        index = torch.arange(self.room, device=self.table.device)
+        slots = self.table[:, index // self.page_size] * self.page_size + index % self.page_size
+        return slots, index < self.lengths[:, None]
+
+    def spread(self, cache: Tensor) -> Tensor:
+        """(n * room, Hkv, lanes): behind the end of a list lies its first key again."""
+        slots, listed = self._slots()
+        return cache[torch.where(listed, slots, slots[:, :1]).flatten()]
+
     def gathered(self, cache: Tensor) -> Tensor:
         """(sum of lengths, Hkv, lanes) of a cache (num_slots, Hkv, lanes)."""
-        index = torch.arange(self.table.shape[1] * self.page_size, device=cache.device)
-        slots = self.table[:, index // self.page_size] * self.page_size + index % self.page_size
-        return cache[slots[index < self.lengths[:, None]]]
+        slots, listed = self._slots()
+        return cache[slots[listed]]
 
     def part(self, own: slice) -> Keys:
         return Keys(self.table[own], self.lengths[own], self.page_size)
@@ -72,32 +92,38 @@ class Flash:
         layer: Layer,
         q: Tensor,
         indptr: Tensor,
+        most_queries: int,
         keys: Keys,
         *,
         window: int | None = None,
         sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Queries `indptr[i]` to `indptr[i + 1]` of `q` (T, Hq, D) each over all keys of list i.
+        """Queries `indptr[i]` to `indptr[i + 1]` of `q` (T, Hq, D), `most_queries` at most, each over all
+        keys of list i. The device is asked for nothing where the build is `Library.by_shape`.
 
         With a window, lists are of one query each, their last key being its own. Returns out
         (T, Hq, Dv) and lse (T, Hq) float32 in natural log, sinks included; 0 and -inf over no key.
         """
-        if not int(keys.lengths.max()):
+        paged = self._library.takes_pages(keys.page_size)
+        by_shape = self._library.by_shape(keys.page_size)
+        if not (keys.room if by_shape else int(keys.lengths.max())):
             lse = q.new_full(q.shape[:2], float("-inf"), dtype=torch.float32)
             return q.new_zeros(*q.shape[:2], layer.v_cache.shape[2]), lse
-        paged = self._library.takes_pages(keys.page_size)
-        if not paged and len(keys.lengths) > 1 and _large(keys, layer.k_cache):
-            return self._halves(layer, q, indptr, keys, window, sinks)
+        if not paged and len(keys.lengths) > 1 and keys.cells(by_shape) > _most_cells(layer):
+            return self._halves(layer, q, indptr, most_queries, keys, window, sinks)
         if paged:
             k, v = (c.view(-1, keys.page_size, *c.shape[1:]) for c in layer.caches)
         else:
-            k, v = (keys.gathered(cache) for cache in layer.caches)
+            gather = keys.spread if by_shape else keys.gathered
+            k, v = map(gather, layer.caches)
         given = Launch(
             q,
             k,
             v,
             indptr=indptr,
+            max_q=most_queries,
             lengths=keys.lengths,
+            room=keys.room if by_shape and not paged else None,
             table=keys.table if paged else None,
             scale=layer.shape.score_scale,
             window=window,
@@ -114,6 +140,7 @@ class Flash:
         layer: Layer,
         q: Tensor,
         indptr: Tensor,
+        most_queries: int,
         keys: Keys,
         window: int | None,
         sinks: Tensor | None,
@@ -125,11 +152,13 @@ class Flash:
             (slice(middle, None), q[cut:], indptr[middle:] - cut),
         )
         done = [
-            self.attend(layer, queries, bounds, keys.part(own), window=window, sinks=sinks)
+            self.attend(
+                layer, queries, bounds, most_queries, keys.part(own), window=window, sinks=sinks
+            )
             for own, queries, bounds in parts
         ]
         return torch.cat([out for out, _ in done]), torch.cat([lse for _, lse in done])
 
 
-def _large(keys: Keys, cache: Tensor) -> bool:
-    return int(keys.lengths.sum()) * cache[0].numel() > _GATHERED
+def _most_cells(layer: Layer) -> int:
+    return _GATHERED // layer.k_cache[0].numel()

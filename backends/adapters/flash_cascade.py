@@ -17,6 +17,7 @@ from treeproof.backends.adapters.flash_backend import described, opened
 from treeproof.backends.adapters.flash_call import Keys, Layer
 from treeproof.backends.adapters.flash_library import Library
 from treeproof.backends.adapters.flash_names import GENERATIONS
+from treeproof.backends.adapters.tree_mask import most_rows
 from treeproof.backends.cascade import merge
 from treeproof.backends.reference.store import store_kv
 from treeproof.contract.capabilities import Capabilities
@@ -40,12 +41,13 @@ def attend(
     assert x.cache_seqlens is not None
     prefix = Keys(x.page_table, x.cache_seqlens, x.kv.page_size)
     path = row_lists.path_lists(x)
-    above, above_lse = flash.attend(layer, q, x.qo_indptr, prefix)
+    above, above_lse = flash.attend(layer, q, x.qo_indptr, most_rows(x), prefix)
     # A sink counts once in the sum, so one of the two passes holds it.
     below, below_lse = flash.attend(
         layer,
         q,
         torch.arange(len(q) + 1, device=q.device),
+        1,
         Keys(path.table, path.lengths, page_size=1),
         sinks=x.sinks,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -30,8 +31,13 @@ class Launch:
     """(keys, Hkv, lanes) one list after another, or (pages, page size, Hkv, lanes) with `table`."""
     indptr: Tensor
     """(n+1,) bounds of the sequences in `q`."""
+    max_q: int
+    """Queries of a sequence at most."""
     lengths: Tensor
     """(n,) keys of each list."""
+    room: int | None
+    """Keys from the beginning of one list to that of the next, where they are not one right after
+    another."""
     table: Tensor | None
     """(n, pages)"""
     scale: float
@@ -42,21 +48,22 @@ class Launch:
     """(Hq,)"""
 
     @property
+    def max_k(self) -> int:
+        """Keys of a list at most. Where lists have no room of their own the device is asked."""
+        return int(self.lengths.max()) if self.room is None else self.room
+
+    @property
     def cu_seqlens_k(self) -> Tensor:
+        if self.room is not None:
+            return torch.arange(
+                0, len(self.indptr) * self.room, self.room, dtype=torch.int32, device=self.q.device
+            )
         return pad(self.lengths.cumsum(0), (1, 0)).int()
 
     @property
     def sides(self) -> tuple[int, int]:
         """Keys to the left and to the right of the query's own that it reads."""
         return (-1, -1) if self.window is None else (self.window - 1, 0)
-
-    @property
-    def max_q(self) -> int:
-        return int(self.indptr.diff().max())
-
-    @property
-    def max_k(self) -> int:
-        return int(self.lengths.max())
 
 
 def launch(library: Library, module: Any, given: Launch) -> tuple[Tensor, Tensor]:
@@ -84,6 +91,8 @@ def _flash_attn(library: Library, module: Any, given: Launch) -> Any:
     name = library.known.function
     if given.table is None:
         options |= {"cu_seqlens_k": given.cu_seqlens_k, "max_seqlen_k": given.max_k}
+        if given.room is not None:
+            options["seqused_k"] = given.lengths.int()
     else:
         name, table = library.paged, given.table.int().contiguous()
         if library.generation == "fa2":

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from treeproof.backends.adapters.flash_names import GENERATIONS, Generation, Name
+from treeproof.backends.adapters.flash_names import GENERATIONS, KVCACHE, Generation, Name
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.shape import Dtype
 
@@ -56,6 +56,13 @@ class Library:
     def takes_pages(self, size: int) -> bool:
         return self.page_sizes is None or size in self.page_sizes
 
+    def by_shape(self, page_size: int) -> bool:
+        """Whether a launch over such pages needs no number but those that shapes tell: of the others it is
+        asked how long the longest list is, or keys are gathered one list right after another."""
+        if self.takes_pages(page_size):
+            return self.paged == KVCACHE
+        return self.generation == "fa3" and self.takes("seqused_k")
+
     @property
     def windows(self) -> bool:
         return self.takes("window_size") and not self._off("LOCAL")
@@ -89,8 +96,11 @@ class Library:
             return pairs if on_hopper else narrow | {(192, 128), (256, 256)}
         return equal
 
-    def capabilities(self, *, windows: bool, page_sizes: Set[int] | None) -> Capabilities:
-        """What it can do in a representation that says the rest."""
+    def capabilities(
+        self, *, windows: bool, page_sizes: Set[int] | None, by_rows: bool = False
+    ) -> Capabilities:
+        """What it can do in a representation that says the rest. `by_rows`: a sequence a row, over pages of
+        one key."""
         return Capabilities(
             dtypes=self.dtypes,
             devices={"cuda"},
@@ -105,6 +115,7 @@ class Library:
             # A tile of keys may reach past the end of a list, at weight 0; and 0 * NaN is NaN.
             nan_safe=False,
             tree_kv="cache",
+            capturable=by_rows and self.by_shape(1),
         )
 
     def takes(self, parameter: str) -> bool:

@@ -39,6 +39,7 @@ def attend(
         Layer(x.shape, k_cache, v_cache),
         q,
         torch.arange(len(q) + 1, device=q.device),
+        1,
         Keys(lists.table, lists.lengths, page_size=1),
         sinks=x.sinks,
     )
@@ -51,7 +52,7 @@ def attend(
 
 
 def _limits(library: Library) -> Capabilities:
-    return library.capabilities(windows=True, page_sizes=None)
+    return library.capabilities(windows=True, page_sizes=None, by_rows=True)
 
 
 for _generation in GENERATIONS:

@@ -38,6 +38,7 @@ def attend(
         Layer(x.shape, k_cache, v_cache),
         q,
         torch.arange(len(q) + 1, device=q.device),
+        1,
         Keys(lists.table, lists.lengths, page_size=1),
         window=x.shape.window,
         sinks=x.sinks,
@@ -52,7 +53,7 @@ def _limits(library: Library) -> Capabilities | str:
             f"{library.name.module} {library.version} was built without sliding windows "
             "(local attention); the page-table backend of it takes windows"
         )
-    return library.capabilities(windows=True, page_sizes=None)
+    return library.capabilities(windows=True, page_sizes=None, by_rows=True)
 
 
 for _generation in GENERATIONS:

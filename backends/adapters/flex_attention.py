@@ -155,8 +155,8 @@ class _Keys:
 def _keys(x: VerifyInput) -> _Keys:
     assert x.kv_indptr is not None
     assert x.kv_indices is not None
-    of_row, local_row = owner(x.qo_indptr)
-    request, column = owner(x.kv_indptr)
+    of_row, local_row = owner(x.qo_indptr, len(x.draft_token))
+    request, column = owner(x.kv_indptr, int(x.kv_indptr[-1]))
     if x.shape.window is not None:
         # Slots before the root's window may have been given back: no row reaches them.
         held = column > x.kv_indptr.diff()[request] - x.shape.window
@@ -171,7 +171,7 @@ def _keys(x: VerifyInput) -> _Keys:
 
 def _visible(x: VerifyInput, keys: _Keys) -> Tensor:
     """(T, L) bool: own request, in the prefix or set in the mask, and inside the window."""
-    request, _ = owner(x.qo_indptr)
+    request, _ = owner(x.qo_indptr, len(x.draft_token))
     same = request[:, None] == keys.request
     in_tree = tree_cells(x)[:, keys.column.clamp(min=0)]
     visible = same & ((keys.column < 0) | in_tree)

@@ -1,7 +1,8 @@
 """A list of slots a verify row, made of the request's prefix list and the row's line of the mask.
 
 This is what an engine does before it launches a paged kernel on a tree: a row becomes a sequence of
-its own, whose pages hold one key. Keys are in logical order, the row itself last.
+its own, whose pages hold one key. Keys are in logical order, the row itself last. Tables are as wide as
+shapes say that a list may be, so that nothing is asked of the device.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class RowLists:
     """T lists of slots."""
 
     table: Tensor
-    """(T, longest) slots from the left; 0 past a list's end."""
+    """(T, width) slots from the left; 0 past a list's end."""
     lengths: Tensor
     """(T,)"""
 
     @property
     def listed(self) -> Tensor:
-        """(T, longest) bool: cells that belong to a list."""
+        """(T, width) bool: cells that belong to a list."""
         return torch.arange(self.table.shape[1], device=self.table.device) < self.lengths[:, None]
 
     @property
@@ -40,8 +41,14 @@ class RowLists:
 
     @property
     def indices(self) -> Tensor:
-        """(indptr[-1],) the lists one after another."""
-        return self.table[self.listed]
+        """(T * width,) the lists one after another; 0 behind the last of them."""
+        step, behind = (
+            torch.arange(self.table.shape[1], device=self.table.device),
+            self.table.numel(),
+        )
+        place = torch.where(self.listed, self.indptr[:-1, None] + step, behind)
+        flat = self.table.new_zeros(behind + 1)
+        return flat.scatter_(0, place.flatten(), self.table.flatten())[:-1]
 
 
 def path_lists(x: VerifyInput) -> RowLists:
@@ -50,13 +57,12 @@ def path_lists(x: VerifyInput) -> RowLists:
     Ordered by position and not by row, since a child may stand before its parent.
     """
     seen = tree_mask.tree_cells(x)
-    request, _ = tree_mask.owner(x.qo_indptr)
+    request, _ = tree_mask.owner(x.qo_indptr, len(seen))
     column = torch.arange(seen.shape[1], device=seen.device)
     row = (x.qo_indptr[request, None] + column).clamp(max=len(seen) - 1)
     last = torch.iinfo(torch.int64).max
     order = torch.where(seen, x.positions[row], last).argsort(dim=1, stable=True)
     lengths = seen.sum(dim=1)
-    order = order[:, : int(lengths.max())]
     lists = RowLists(x.out_cache_loc[row.gather(1, order)], lengths)
     return RowLists((lists.table * lists.listed).clamp(min=0), lengths)
 
@@ -69,12 +75,13 @@ def row_lists(x: VerifyInput, window: int | None = None) -> RowLists:
     assert x.kv_indptr is not None
     assert x.kv_indices is not None
     path = path_lists(x)
-    request, _ = tree_mask.owner(x.qo_indptr)
+    request, _ = tree_mask.owner(x.qo_indptr, len(path.lengths))
     prefix = x.kv_indptr.diff()[request]
     whole = prefix + path.lengths
     lengths = whole if window is None else whole.clamp(max=window)
-    step = torch.arange(int(lengths.max()), device=whole.device)
-    index = (whole - lengths)[:, None] + step  # (T, longest) logical
+    width = x.req_to_token.shape[1] + path.table.shape[1]
+    step = torch.arange(min(width, window or width), device=whole.device)
+    index = (whole - lengths)[:, None] + step  # (T, width) logical
     in_prefix = index < prefix[:, None]
     # `kv_indices` is empty where all prefixes are.
     slots = pad(x.kv_indices, (0, 1))

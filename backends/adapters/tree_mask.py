@@ -12,11 +12,18 @@ READS = frozenset({"qo_indptr", "kv_indptr", "custom_mask", "mask_indptr"})
 """Fields that `tree_cells` reads."""
 
 
-def owner(indptr: Tensor) -> tuple[Tensor, Tensor]:
-    """For each entry of a ragged list: the request it belongs to, and its place there."""
-    lengths = indptr.diff()
-    request = torch.arange(len(lengths), device=indptr.device).repeat_interleave(lengths)
-    return request, torch.arange(len(request), device=indptr.device) - indptr[request]
+def owner(indptr: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """For each of `count` entries of a ragged list: the request it belongs to, and its place there."""
+    entry = torch.arange(count, device=indptr.device)
+    request = torch.searchsorted(indptr, entry, right=True) - 1
+    return request, entry - indptr[request]
+
+
+def most_rows(x: VerifyInput) -> int:
+    """Rows of a request at most, by the shape of a table where there is one."""
+    if x.retrieve_index is None:
+        return int(x.qo_indptr.diff().max())
+    return x.retrieve_index.shape[1]
 
 
 def tree_cells(x: VerifyInput) -> Tensor:
@@ -28,8 +35,8 @@ def tree_cells(x: VerifyInput) -> Tensor:
     assert x.mask_indptr is not None
     assert x.kv_indptr is not None
     rows = x.qo_indptr.diff()
-    request, local_row = owner(x.qo_indptr)
-    column = torch.arange(int(rows.max()), device=rows.device)
+    request, local_row = owner(x.qo_indptr, len(x.draft_token))
+    column = torch.arange(most_rows(x), device=rows.device)
     inside = column < rows[request, None]
     if x.mask_mode is MaskMode.QLEN_ONLY_BITPACKING:
         items = x.custom_mask.long()[x.mask_indptr[request] + local_row]

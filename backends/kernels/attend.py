@@ -1,4 +1,8 @@
-"""Launching the attention kernels: sizes of tiles, strides, and what a layer adds to the scores."""
+"""Launching the attention kernels: sizes of tiles, strides, and what a layer adds to the scores.
+
+How many programs there are, and how much each is given at most, shapes decide: a launch can be captured,
+and replayed on whatever its tables hold then. `require_*` ask the device, before it is planned.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,8 @@ class Layer:
 
     def by_request(self) -> tuple[int, int, dict[str, Any]]:
         """Blocks of lines of the request with most rows, units in all, compile-time values."""
-        most = int(self.x.qo_indptr.diff().max()) * self.x.shape.group_size
+        (index,) = built(self.x, "retrieve_index").values()
+        most = index.shape[1] * self.x.shape.group_size
         heads = len(self.x.seq_lens) * self.x.shape.num_kv_heads
         constants = self.constants(most, heads)
         blocks = triton.cdiv(most, constants["BLOCK_M"])
@@ -91,14 +96,27 @@ class Layer:
         return out, self.q.new_empty(lines, dtype=torch.float32)
 
 
+def require_mask(x: VerifyInput) -> None:
+    """Raises ValueError where the mask is not built or too short: a kernel sees no end of its buffers."""
+    mask, mask_indptr = built(x, "custom_mask", "mask_indptr").values()
+    cells = mask_cells(x.mask_mode, x.qo_indptr.diff(), x.seq_lens)
+    needed = int((mask_indptr[:-1] + cells).max())
+    if mask.numel() < needed:
+        raise ValueError(f"custom_mask holds {mask.numel()} cells: {needed} are needed")
+
+
+def require_lists(x: VerifyInput) -> None:
+    """Raises ValueError where the lists are not built, or end behind what there is."""
+    indptr, indices = built(x, "kv_indptr", "kv_indices").values()
+    end, slots = int(indptr[-1]), indices.numel()
+    if end > slots:
+        raise ValueError(f"kv_indptr ends at {end}, and kv_indices holds {slots} slots")
+
+
 def masked(layer: Layer) -> tuple[Tensor, Tensor]:
     """All rows under `custom_mask`; out (T, Hq, Dv), natural lse (T, Hq) without the sink."""
     x = layer.x
     mask, mask_indptr = built(x, "custom_mask", "mask_indptr").values()
-    cells = mask_cells(x.mask_mode, x.qo_indptr.diff(), x.seq_lens)
-    needed = int((mask_indptr[:-1] + cells).max())
-    if mask.numel() < needed:  # a kernel does not see the end of its buffers
-        raise ValueError(f"custom_mask holds {mask.numel()} cells: {needed} are needed")
     out, lse = layer.blank()
     blocks, units, constants = layer.by_request()
     masked_attention[triton.cdiv(units, constants["UNITS"]),](
@@ -121,7 +139,7 @@ def linked(layer: Layer) -> tuple[Tensor, Tensor]:
     units = len(layer.q) * x.shape.num_kv_heads
     constants = layer.constants(x.shape.group_size, units)
     linked_attention[triton.cdiv(units, constants["UNITS"]),](
-        layer.q, layer.k_cache, layer.v_cache, *out_lse, parents, owners(x.qo_indptr), x.qo_indptr,
+        layer.q, layer.k_cache, layer.v_cache, *out_lse, parents, owners(x.qo_indptr, len(layer.q)), x.qo_indptr,
         x.seq_lens, x.out_cache_loc, x.request_slots, x.req_to_token, layer.sinks, units,
         *layer.numbers, layer.window, *layer.strides, parents.stride(0), x.req_to_token.stride(0),
         HAS_SINKS=x.sinks is not None,
@@ -160,19 +178,14 @@ class Lists:
 
     @classmethod
     def of(cls, x: VerifyInput, *, paged: bool) -> Lists:
-        """Raises ValueError where one was not built, or the lists end behind what there is."""
+        """Raises ValueError where one was not built."""
         names = ("kv_indptr", "kv_indices", "kv_start")
-        lists = cls(**built(x, *names, *(("page_table", "cache_seqlens") if paged else ())))
-        end, slots = int(lists.kv_indptr[-1]), lists.kv_indices.numel()
-        if end > slots:
-            raise ValueError(f"kv_indptr ends at {end}, and kv_indices holds {slots} slots")
-        return lists
+        return cls(**built(x, *names, *(("page_table", "cache_seqlens") if paged else ())))
 
-    @property
-    def longest(self) -> int:
-        """Keys of a row at most."""
-        paged = 0 if self.cache_seqlens is None else int(self.cache_seqlens.max())
-        return paged + int((self.kv_indptr.diff() - self.kv_start).max())
+
+def most_keys(x: VerifyInput) -> int:
+    """Keys of a row at most: its request has no more columns, and a window is no wider."""
+    return min(x.req_to_token.shape[1], x.shape.window or _FAR)
 
 
 def paged(
@@ -191,8 +204,8 @@ def paged(
     paged_attention[triton.cdiv(units, constants["UNITS"]),](
         layer.q, layer.k_cache, layer.v_cache, out, lse,
         lists.kv_indices if table is None else table, lists.kv_indptr if lengths is None else lengths,
-        owners(x.qo_indptr), lists.kv_indices, lists.kv_indptr, lists.kv_start, layer.sinks,
-        len(layer.q), units, triton.cdiv(max(1, lists.longest), splits),
+        owners(x.qo_indptr, len(layer.q)), lists.kv_indices, lists.kv_indptr, lists.kv_start, layer.sinks,
+        len(layer.q), units, splits,
         *layer.numbers, *layer.strides, 0 if table is None else table.stride(0),
         PAGE=0 if table is None else x.kv.page_size,
         HAS_SINKS=x.sinks is not None and not partial,

@@ -17,6 +17,7 @@ def capabilities(*, nan_safe: bool) -> Capabilities:
         dtypes={"float32", "float16"} if on_cpu else {"float32", "bfloat16", "float16"},
         cache_layouts={"NHD", "layered", "interleaved"},
         nan_safe=nan_safe,
+        capturable=True,
         softcap=True,
         sinks=True,
     )

@@ -33,7 +33,7 @@ def lists(c: Candidates) -> VerifyInput:
 def pages_and_lists(c: Candidates) -> VerifyInput:
     """Whole pages of the prefix that every row sees; a list a row of what it sees besides; no mask."""
     x, page = build(c), c.kv.page_size
-    request = owners(x.qo_indptr)
+    request = owners(x.qo_indptr, len(x.positions))
     first = torch.zeros_like(x.positions)
     if c.shape.window is not None:
         first = (x.positions - c.shape.window + 1).clamp(min=0)
@@ -62,7 +62,7 @@ def _written(
     """Bounds (T+1,) and slots of a list a row: prefix keys from `first_key` (B,) to `shared_from` (B,),
     and then its path. A padded row's list is its root."""
     assert x.retrieve_parent_token is not None
-    request = owners(x.qo_indptr)
+    request = owners(x.qo_indptr, len(x.positions))
     front = (shared_from - first_key)[request]
     lengths = front + x.positions + 1 - c.seq_lens[request]
     local = torch.arange(len(request), device=request.device) - x.qo_indptr[request]

@@ -13,7 +13,7 @@ import triton.language as tl
 from treeproof.backends.kernels.softmax import asked, blank, read, row_max, written
 
 
-@triton.jit(do_not_specialize=["rows", "units", "keys_a_split", "table_row"])
+@triton.jit(do_not_specialize=["rows", "units", "splits", "table_row"])
 def paged_attention(
     q,  # (T, Hq, D)
     k_cache,  # (slots, Hkv, D)
@@ -29,7 +29,7 @@ def paged_attention(
     sinks,  # (Hq,) float32
     rows,  # T
     units,  # splits * T * Hkv
-    keys_a_split,
+    splits,  # parts of equal length that the keys of each row are read in
     scale,
     softcap,
     q_row, q_head, k_slot, k_head, v_slot, v_head, table_row,
@@ -65,8 +65,9 @@ def paged_attention(
         pages, paged = page_table + b * table_row, tl.load(cache_seqlens + b)
         length += paged
         own -= paged
-    begin = split * keys_a_split
-    end = tl.minimum(length, begin + keys_a_split)
+    part = (length + splits - 1) // splits
+    begin = split * part
+    end = tl.minimum(length, begin + part)
     for start in range(0, row_max(end - begin, 0), BLOCK_N):
         key = (begin + start)[:, None] + tl.arange(0, BLOCK_N)
         there = key < end[:, None]

@@ -111,10 +111,10 @@ def built(x: VerifyInput, *names: str) -> dict[str, Any]:
     return fields
 
 
-def owners(indptr: Tensor) -> Tensor:
-    """(indptr[-1],) which list each entry of a ragged list belongs to."""
-    lengths = indptr.diff()
-    return torch.arange(len(lengths), device=indptr.device).repeat_interleave(lengths)
+def owners(indptr: Tensor, count: int) -> Tensor:
+    """(count,) which list each entry of a ragged list belongs to; `count` is `indptr[-1]`."""
+    entry = torch.arange(count, device=indptr.device)
+    return torch.searchsorted(indptr, entry, right=True) - 1
 
 
 def as_integers(t: Tensor) -> Tensor:

@@ -15,13 +15,16 @@ def store_kv(x: VerifyInput, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Ten
 
     `k_cache` (num_slots, Hkv, D) and `v_cache` (num_slots, Hkv, Dv), or in pages where `x.kv.storage`
     is HND, have the dtypes of `k` and `v`, or hold float8_e4m3fn or int8 codes of them by `x.k_scale` and `x.v_scale`. Rows whose slot is -1
-    (padding) are not written. Raises ValueError where the cache is quantised and a scale is None.
+    (padding) are not written; one row at least has a slot. The device is asked nothing, so that a launch
+    can be captured. Raises ValueError where the cache is quantised and a scale is None.
     """
     note("store")
     home = x.out_cache_loc >= 0
-    at = at_slots(x.out_cache_loc[home], x.kv)
-    k_cache[at] = _coded("k_scale", k[home], x.k_scale, k_cache.dtype)
-    v_cache[at] = _coded("v_scale", v[home], x.v_scale, v_cache.dtype)
+    # How many rows have a slot is not known here: the others write the first of them once more.
+    row = torch.where(home, torch.arange(len(home), device=home.device), home.int().argmax())
+    at = at_slots(x.out_cache_loc[row], x.kv)
+    k_cache[at] = _coded("k_scale", k[row], x.k_scale, k_cache.dtype)
+    v_cache[at] = _coded("v_scale", v[row], x.v_scale, v_cache.dtype)
 
 
 def at_slots(slots: Tensor, kv: KVLayout) -> tuple[Tensor | slice, ...]:

@@ -51,7 +51,7 @@ class BackendUnavailable(Exception):
 class Backend:
     """One implementation of tree attention, or of some of its stages.
 
-    `make` returns a fresh object whose methods are the stages (and may have `plan` and `close`).
+    `make` returns a fresh object whose methods are the stages (and may have `plan`, `replan` and `close`).
     """
 
     name: str
@@ -143,7 +143,7 @@ def _maker(implementation: Any, name: str, stages: Set[str]) -> Callable[[], Any
         return implementation
     if len(stages) == 1 and not hasattr(implementation, next(iter(stages))):
         return type(name, (), {next(iter(stages)): staticmethod(implementation)})
-    kept = {*stages, *({"plan"} if hasattr(implementation, "plan") else ())}
+    kept = {*stages, *(name for name in ("plan", "replan") if hasattr(implementation, name))}
     return lambda: SimpleNamespace(**{method: getattr(implementation, method) for method in kept})
 
 

@@ -50,6 +50,11 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     `nan_safe`: NaN in keys and values that a row must
     not read does not reach its output. `stores_kv`: `attend` writes K and V itself.
     `deterministic`: the same launch twice gives the same bits.
+    `capturable`: `attend` can be captured in a CUDA graph on one batch and replayed on others. It asks the
+    device for nothing and decides by shapes alone. Batches are copied into the tensors that it was
+    captured with: as many requests, rows of each and slots; behind a shorter table or list lies what an
+    earlier batch left there. A `plan` has seen the captured batch and no other; a method
+    `replan(state, x)`, where there is one, is called before each replay.
 
     Softcap, sinks, ALiBi and quantised caches (`kv_dtypes`, None being the case's own dtype) are
     sent only to those who say that they take them. `custom_scale`: score scales other than
@@ -91,6 +96,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     nan_safe: bool = False
     stores_kv: bool = True
     deterministic: bool = True
+    capturable: bool = False
     softcap: bool = False
     sinks: bool = False
     alibi: bool = False

@@ -39,12 +39,13 @@ PROBES: tuple[str, ...] = (
     "tails",
     "metamorphic",
     "stale",
+    "captured",
     "rounds",
     "guard",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
 
-OTHER_CASES = frozenset({"metamorphic", "stale", "malformed", "model", "guard"})
+OTHER_CASES = frozenset({"metamorphic", "stale", "captured", "malformed", "model", "guard"})
 """Probes that run a backend on other cases than the one that is checked."""
 
 Status = Literal["pass", "fail", "tie", "unsupported", "unavailable", "not-checked"]

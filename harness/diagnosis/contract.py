@@ -140,6 +140,24 @@ CONTRACT: tuple[Hypothesis, ...] = (
         (_row_counts, *ROUNDED_BY_ROWS),
     ),
     _hypothesis(
+        "baked-at-capture",
+        "what one batch was planned or captured with is used again for the next",
+        (
+            "captured-lengths",
+            "captured-tables",
+            "captured-mask",
+            "captured-positions",
+            "captured-slots",
+            "captured-links",
+            "captured-tokens",
+        ),
+    ),
+    _hypothesis(
+        "host-decides",
+        "attend asks the device, or decides by what it holds, and so cannot be captured",
+        ("not-capturable",),
+    ),
+    _hypothesis(
         "undeclared-input",
         "a stage reads fields that it does not name in `consumes`",
         ("reads-undeclared-input",),

@@ -9,6 +9,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, PROBES, Cell, Evidence, Identity, Status
 from treeproof.contract.registry import Backend, BackendUnavailable
+from treeproof.engine.checks.captured import judge_captured
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.device_fault import is_device_fault
 from treeproof.engine.checks.drafts import judge_drafts
@@ -132,6 +133,7 @@ def _run(trial: Trial) -> None:
         judge_tails(trial, built)
         judge_metamorphic(trial, built)
         judge_stale(trial, built)
+        judge_captured(trial)
         judge_malformed_builds(trial)
         judge_spoilt(trial)
         judge_guard(trial, check_case)

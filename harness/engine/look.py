@@ -26,6 +26,9 @@ from treeproof.engine.shown import shown
 _NOT_OBSERVED = frozenset({
     "nondeterministic", "not-repeatable", "changes-with-stream", "reads-undeclared-input",
     "mutates-input", "not-refused", "refused-late",
+    "not-capturable",
+    "captured-lengths", "captured-tables", "captured-mask", "captured-positions", "captured-slots",
+    "captured-links", "captured-tokens",
 })  # fmt: skip
 """Failures that a check finds and an observation does not."""
 

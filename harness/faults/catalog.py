@@ -9,6 +9,7 @@ from treeproof.faults import (
     batches,
     borrowed,
     candidates,
+    captured,
     chain_rules,
     commits,
     companions,
@@ -104,6 +105,7 @@ FAULTS: tuple[Fault, ...] = (
     *generators.FAULTS,
     *later_rounds.FAULTS,
     *last_round.FAULTS,
+    *captured.FAULTS,
 )
 
 

@@ -80,7 +80,13 @@ _READS: tuple[Fault, ...] = (
         # Not the row's own key alone.
         smallest=case(request(CHAIN)),
         edits={
-            "page-table": (("longest = max(reaches[first:end])", "longest = reaches[first]"),),
+            "page-table": (
+                (
+                    "listed = step < reach[own, None]",
+                    "root = reach[x.qo_indptr[:-1]].repeat_interleave(x.qo_indptr.diff())\n"
+                    "            listed = step < torch.minimum(reach, root)[own, None]",
+                ),
+            ),
         },
     ),
     defect(

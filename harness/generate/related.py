@@ -240,8 +240,8 @@ def larger(case: VerifyCase) -> Iterator[VerifyCase]:
         msgspec.structs.replace(r, prefix_len=r.prefix_len + page + 3, prefix_tokens=())
         for r in case.requests
     ]
-    grown = [_hung_over(request, 5) for request in longer]
-    turned = [_hung_over(request, 0) for request in longer]
+    grown = [hung_over(request, 5) for request in longer]
+    turned = [hung_over(request, 0) for request in longer]
     for requests in (
         [*grown, grown[0]],
         [*turned, turned[0]],
@@ -254,17 +254,26 @@ def larger(case: VerifyCase) -> Iterator[VerifyCase]:
 
 def twin(case: VerifyCase) -> Iterator[VerifyCase]:
     """The same sizes with other trees: what is kept by size alone is wrong now."""
-    requests = [_hung_over(request, 0) for request in case.requests]
+    requests = [hung_over(request, 0) for request in case.requests]
     yield from (made.case for made in _related(case, requests, (), shared=True))
 
 
-def _hung_over(request: Request, more: int) -> Request:
+def hung_over(request: Request, more: int) -> Request:
     """The request with a chain for its tree, or a comb where it was one, `more` nodes longer."""
     count = request.num_nodes + more
-    chain = tuple(range(-1, count - 1))
-    parents = chain
-    if request.tree.parents == tuple(range(-1, request.num_nodes - 1)):
-        parents = (-1, *(max(0, i - 2 + i % 2) for i in range(1, count)))
+    if request.tree.parents == chain_of(request.num_nodes):
+        return hung_on(request, (-1, *(max(0, i - 2 + i % 2) for i in range(1, count))))
+    return hung_on(request, chain_of(count))
+
+
+def chain_of(count: int) -> tuple[int, ...]:
+    """Parents of a chain."""
+    return tuple(range(-1, count - 1))
+
+
+def hung_on(request: Request, parents: tuple[int, ...]) -> Request:
+    """The request with another tree, its rows in the order of its nodes."""
+    count = len(parents)
     tokens = tuple(3 + (address_hash(7, i) % 65_536) * (count + 1) + i for i in range(count))
     return msgspec.structs.replace(
         request, tree=CandidateTree(tokens, parents), row_of_node=tuple(range(count))

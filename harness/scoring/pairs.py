@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from treeproof.contract.registry import Backend, load
 from treeproof.faults.fault import Fault
 
-PLAIN = "reference"
-"""Has the stages that no other backend of ours has; what others have is looked for there."""
+BESIDE = ("reference", "sdpa-direct-mask")
+"""What no other backend of ours has: some stages, and a launch by mask and positions that can be
+captured. What others have is looked for there."""
 
-SUBJECTS = ("direct-mask", "cascade", "page-table", "swa-window", "topology", "tiny-engine", PLAIN)
+SUBJECTS = (
+    *("direct-mask", "cascade", "page-table", "swa-window", "topology", "tiny-engine"),
+    *BESIDE,
+)
 """Our own backends, which are right: whatever is wrong with them was planted.
 
 So are the Triton ones, which are asked for by name: they need Triton, and minutes for each of these'
@@ -41,9 +45,9 @@ def pairs(
 
 
 def able_to_have(fault: Fault, backends: Mapping[str, Backend]) -> list[str]:
-    """The backends that a fault can be planted into, `PLAIN` where no other can have it."""
+    """The backends that a fault can be planted into, those of `BESIDE` where no other can have it."""
     able = [name for name, backend in backends.items() if fault.applies(backend)]
-    return [name for name in able if name != PLAIN] or able
+    return [name for name in able if name not in BESIDE] or able
 
 
 def _shows(fault: Fault, backend: Backend) -> bool:

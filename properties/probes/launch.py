@@ -84,8 +84,8 @@ def launched(
 ) -> tuple[Launched, Finite]:
     """`launch`, but that real rows are finite is still to be required."""
     x, k, v = _prepared(scene, x, contents)
-    caches = _held(scene, k, v, k.before.clone(), v.before.clone())
-    q, k_rows, v_rows = contents.q.clone(), k.given.clone(), v.given.clone()
+    given = _given(scene, x, contents, k, v)
+    q, k_rows, v_rows, caches = given.q, given.k, given.v, given.caches
     attended = valid_attended(attend(x, q, k_rows, v_rows, caches.k, caches.v), scene)
     finite = Finite(not_finite(attended.out, scene), scene, probe)
     # A kernel may write every launch into one buffer of its own (a captured graph does).
@@ -96,6 +96,22 @@ def launched(
         k.before, v.before, *caches.by_slot(), caches.strayed(),
     )  # fmt: skip
     return done, finite
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a launch is handed: its input, rows `q` (T, Hq, D), `k` and `v` (T, Hkv, lanes), and caches."""
+
+    x: VerifyInput
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    caches: Caches
+
+    @classmethod
+    def of(cls, scene: Scene, x: VerifyInput, contents: Contents) -> Arguments:
+        x, k, v = _prepared(scene, x, contents)
+        return _given(scene, x, contents, k, v)
 
 
 class Outputs:
@@ -141,6 +157,11 @@ def _prepared(scene: Scene, x: VerifyInput, contents: Contents) -> tuple[VerifyI
         x = replace(x, **neutrals) if neutrals else x
     k = _laid(scene, contents.k, contents.stale_k, layer.k_scale)
     return x, k, _laid(scene, contents.v, contents.stale_v, layer.v_scale)
+
+
+def _given(scene: Scene, x: VerifyInput, contents: Contents, k: _Laid, v: _Laid) -> Arguments:
+    caches = _held(scene, k, v, k.before.clone(), v.before.clone())
+    return Arguments(x, contents.q.clone(), k.given.clone(), v.given.clone(), caches)
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ def flash_attn_varlen_func(
     assert q.dtype is torch.bfloat16, "this build has no other dtype"
     assert window_size == (-1, -1), "this build has no local attention"
     assert not causal
-    assert max_seqlen_q == flash_dense.longest(cu_seqlens_q)
+    assert max_seqlen_q >= flash_dense.longest(cu_seqlens_q)
     assert max_seqlen_k == flash_dense.longest(cu_seqlens_k)
     out, lse = flash_dense.attend(
         q,
-        flash_dense.flat(k, v, cu_seqlens_k),
+        flash_dense.flat(k, v, cu_seqlens_k, seqused_k),
         cu_seqlens_q,
         scale=softmax_scale or q.shape[-1] ** -0.5,
         softcap=softcap,
