@@ -25,37 +25,55 @@ def recover_emitted(walks: Sequence[Walk], rows: Sequence[int]) -> Tokens:
     the row accepted at step j + 1. Where walks disagree it is not determined.
     """
     found: list[list[set[int]]] = [[set() for _ in range(n)] for n in rows]
-    for request, accepted, tokens in walks:
-        for row, token in zip(accepted[1:], tokens, strict=False):
-            if 0 <= row < len(found[request]):
-                found[request][row].add(token)
+    for walk in walks:
+        for row, tokens in _emitted(walk, len(found[walk[0]])).items():
+            found[walk[0]][row] |= tokens
     return tuple(tuple(min(t) if len(t) == 1 else None for t in request) for request in found)
+
+
+def _emitted(walk: Walk, rows: int) -> dict[int, set[int]]:
+    """What one walk emitted for each of the rows that it accepted, of so many that there are."""
+    _, accepted, tokens = walk
+    found: dict[int, set[int]] = {}
+    for row, token in zip(accepted[1:], tokens, strict=False):
+        if 0 <= row < rows:
+            found.setdefault(row, set()).add(token)
+    return found
 
 
 def judge_emitted(case: VerifyCase, walks: Sequence[Walk]) -> list[Failure]:
     """Measured: each walk by itself, so that a right one does not cover up for a wrong one."""
-    rows = [request.num_nodes for request in case.requests]
-    failures: dict[tuple[int | None, int | None, str], Failure] = {}
+    failures: dict[tuple[int, int, int], Failure] = {}
     for walk in walks:
-        for failure in judge(case, recover_emitted([walk], rows), "measured", "accept"):
-            failures.setdefault((failure.request, failure.row, failure.actual), failure)
+        b = walk[0]
+        for row, tokens in sorted(_emitted(walk, case.requests[b].num_nodes).items()):
+            if len(tokens) == 1:  # else it is not determined
+                for failure in _judge(case, b, row, min(tokens), "measured", "accept"):
+                    failures.setdefault((b, row, min(tokens)), failure)
     return list(failures.values())
 
 
 def judge(case: VerifyCase, tokens: Tokens, evidence: Evidence, stage: str) -> list[Failure]:
     failures = []
     for b, request in enumerate(case.requests):
-        for row, node in enumerate(request.node_of_row):
-            true, found = request.tree.tokens[node], tokens[b][row]
-            if found is None or found == true:
-                continue
-            failures.append(
-                Failure(
-                    identity="candidate", kind="wrong-token", evidence=evidence, stage=stage,
-                    request=b, row=row, expected=str(true), actual=str(found),
-                    message=f"{row_name(request, row)} carries token {found}, expected {true}"
-                    if evidence == "declared"
-                    else f"accepting {row_name(request, row)} emits token {found}, expected {true}",
-                )
-            )  # fmt: skip
+        for row in range(request.num_nodes):
+            failures += _judge(case, b, row, tokens[b][row], evidence, stage)
     return failures
+
+
+def _judge(
+    case: VerifyCase, b: int, row: int, found: int | None, evidence: Evidence, stage: str
+) -> list[Failure]:
+    request = case.requests[b]
+    true = request.tree.tokens[request.node_of_row[row]]
+    if found is None or found == true:
+        return []
+    return [
+        Failure(
+            identity="candidate", kind="wrong-token", evidence=evidence, stage=stage,
+            request=b, row=row, expected=str(true), actual=str(found),
+            message=f"{row_name(request, row)} carries token {found}, expected {true}"
+            if evidence == "declared"
+            else f"accepting {row_name(request, row)} emits token {found}, expected {true}",
+        )
+    ]  # fmt: skip

@@ -48,9 +48,10 @@ def declared_reading(request: int, ledger: SlotLedger, lists: Sequence[Slots]) -
     flat = np.concatenate([*lists, np.fromiter(own, dtype=np.int64)])
     named, place = np.unique(flat, return_inverse=True)
     lengths = [len(slots) for slots in lists]
-    counts = np.zeros((len(lists), len(named)))
     rows = np.repeat(np.arange(len(lists)), lengths)
-    np.add.at(counts, (rows, place[: len(rows)]), 1)
+    cells = rows * len(named) + place[: len(rows)]
+    counts = np.bincount(cells, minlength=len(lists) * len(named)).astype(np.float64)
+    counts = counts.reshape(len(lists), len(named))
     slots = tuple(int(slot) for slot in named)
     columns = tuple(own.get(slot, FOREIGN) for slot in slots)
     return Reading(request, columns, slots, counts, counts)

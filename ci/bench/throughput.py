@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
-from itertools import islice
+from itertools import count, islice
 
 import torch
 from alone import Alone, own_waits, synchronise
@@ -33,70 +32,31 @@ from treeproof.backends import reference
 from treeproof.contract.case import (
     AttentionShape,
     KVLayout,
-    MaskLayout,
     MaskMode,
     Request,
     VerifyCase,
 )
 from treeproof.contract.event import Checked
+from treeproof.contract.failure import ATTENTION
 from treeproof.contract.registry import Backend, load
-from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.prepared import prepare
+from treeproof.generate.bulk import BulkShape, bulk_case
 from treeproof.generate.cases import pages_of
-from treeproof.generate.orders import row_of_node
-from treeproof.generate.topologies import TOKEN_LAWS, TOPOLOGIES, grow, tokens_of
 from treeproof.properties.contract import valid_built
 from treeproof.properties.probes import random_data
 from treeproof.properties.probes.launch import launch
 
-PREFIXES = (512, 4096)
-PROBES = frozenset({"random", "poison", "tomography", "checksum", "chorus", "spike"})
+PROBES = ATTENTION - {"clock", "kernels"}
 COLUMNS = frozenset({"visibility", "kv", "output", "contract"})
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What is compiled for: one head layout and page size, no window."""
-
-    dtype: str
-    page_size: int
-
-
-def drawn_trees(count: int, run: int, most: int) -> list[CandidateTree]:
-    """Of all topologies in turn, with 8 to `most` rows."""
-    rng, names, found = random.Random(run), list(TOPOLOGIES), []
-    for i in range(count):
-        salt = rng.getrandbits(32)
-        parents = grow(names[i % len(names)], rng.randint(8, most), rng.randint(1, 9), salt)
-        found.append(CandidateTree(tokens_of(parents, TOKEN_LAWS[0], salt), parents))
-    return found
-
-
-def cases(run: int, requests: int, shape: Shape, rows: int, order: str) -> Iterator[VerifyCase]:
-    """Without end; prefixes alternate."""
-    number = 0
-    while True:
-        chosen = drawn_trees(requests, run * 100_003 + number, rows)
-        lengths = [PREFIXES[i % len(PREFIXES)] for i in range(requests)]
-        columns = [p + len(t) for p, t in zip(lengths, chosen, strict=True)]
-        pages = pages_of(columns, shape.page_size, 0, 0)
-        yield VerifyCase(
-            requests=tuple(
-                Request(tree=tree, row_of_node=row_of_node(tree, order, number), prefix_len=length)
-                for tree, length in zip(chosen, lengths, strict=True)
-            ),
-            shape=AttentionShape(
-                num_q_heads=8, num_kv_heads=2, head_dim=128, v_head_dim=128, dtype=shape.dtype
-            ),
-            layout=KVLayout(
-                page_size=shape.page_size, num_slots=pages * shape.page_size, order="shuffled"
-            ),
-            mask=MaskLayout(mode=MaskMode.QLEN_ONLY if number % 2 else MaskMode.FULL_MASK),
-            seed=number + 1,
-        )
-        number += 1
+def cases(run: int, requests: int, shape: BulkShape, rows: int) -> Iterator[VerifyCase]:
+    """Without end; the mask modes alternate."""
+    for number in count(run * 100_003 + 1):
+        mode = MaskMode.QLEN_ONLY if number % 2 else MaskMode.FULL_MASK
+        yield bulk_case(number, shape, requests, mode, (8, rows))
 
 
 def by_tolerance(case: VerifyCase, backend: Backend, device: str) -> bool:
@@ -152,7 +112,7 @@ class Run:
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
-    backend, order = load(name), "breadth-first"
+    backend = load(name)
     options = CheckOptions(
         device=given.device, profile="gpu", identities=COLUMNS, evidence=frozenset({"measured"}),
         probes=PROBES,
@@ -162,13 +122,13 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, object]:
         return backend.capabilities.refusal(case, given.device) is None
 
     shapes, drawn = [], []
-    for shape in (Shape(dtype, page) for dtype in given.dtype for page in given.page):
-        stream = cases(9, given.requests, shape, given.rows, order)
+    for shape in (BulkShape(dtype, page) for dtype in given.dtype for page in given.page):
+        stream = cases(9, given.requests, shape, given.rows)
         warm = [case for case in islice(stream, 2) if able(case)]  # one of either mask
         if warm:
             checked(warm, backend, options)
             shapes.append(f"{shape.dtype}, pages of {shape.page_size}")
-            stream = cases(given.seed, given.requests, shape, given.rows, order)
+            stream = cases(given.seed, given.requests, shape, given.rows)
             drawn.append(list(islice(filter(able, stream), given.cases)))
     if not drawn:
         refused = backend.capabilities.refusal(next(stream), given.device)

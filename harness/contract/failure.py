@@ -44,6 +44,10 @@ PROBES: tuple[str, ...] = (
     "guard",
 )
 """What gathers evidence. Each can be switched off, and each sees a fault that no other does."""
+ATTENTION: frozenset[str] = frozenset(
+    ("random", "poison", "tomography", "checksum", "chorus", "spike", "clock", "kernels")
+)
+"""Those of them that look at launches of attend and at nothing else."""
 
 OTHER_CASES = frozenset({"metamorphic", "stale", "captured", "malformed", "model", "guard"})
 """Probes that run a backend on other cases than the one that is checked."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
-from treeproof.contract.failure import COLUMNS, PROBES, Cell, Evidence, Identity, Status
+from treeproof.contract.failure import ATTENTION, COLUMNS, PROBES, Cell, Evidence, Identity, Status
 from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.captured import judge_captured
 from treeproof.engine.checks.declared import judge_declared
@@ -176,6 +176,8 @@ def _why_missing(trial: Trial, identity: Identity, evidence: Evidence) -> str:
         return f"reference: no {stage} stage of its own"
     if trial.borrows(stage):
         return f"reference: its {stage} stage calls ours"
+    if trial.options.probes == ATTENTION:
+        return "bulk: launches of attend alone are looked at"
     if off:
         return f"probes switched off: {', '.join(off)}"
     return f"reference: its {stage} stage gives no such evidence"

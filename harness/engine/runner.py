@@ -12,7 +12,7 @@ from functools import partial
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Began, Checked, Event, Finished, Underway
-from treeproof.contract.failure import COLUMNS, PROBES, Identity
+from treeproof.contract.failure import ATTENTION, COLUMNS, Identity
 from treeproof.engine.beginning import begin, load_capabilities, new_folder, worker_settings
 from treeproof.engine.explain import explain_failures
 from treeproof.engine.ledger import Ledger
@@ -114,6 +114,8 @@ class _Session:
     """Backends that each case was given to."""
     losses: Counter[str] = field(default_factory=Counter)
     """Workers that each backend has cost."""
+    probes: dict[str, frozenset[str]] = field(default_factory=dict)
+    """What is tried on each case."""
     spared: set[str] = field(default_factory=set)
     """Backends that are handed no malformed selection any more: one has cost a worker."""
     explains: bool = True
@@ -225,7 +227,8 @@ class _Session:
         wanted = drawn.source.backends
         takers: dict[VerifyCase, list[BackendMeta]] = {}
         for backend in self.backends:
-            if not wanted or backend.name in wanted:
+            attends = "attend" in backend.stages or drawn.source.probes != ATTENTION
+            if attends and (not wanted or backend.name in wanted):
                 layouts = backend.cache_layouts if drawn.source.varied else ()
                 takers.setdefault(stored(drawn.case, layouts), []).append(backend)
         for case, backends in (takers or {drawn.case: []}).items():
@@ -243,6 +246,7 @@ class _Session:
         asked = self.asked.get(case.id)
         if asked is None:
             asked = self.asked[case.id] = set()
+            self.probes[case.id] = drawn.source.probes
             self.emit(case_drawn(case, drawn.source.name, drawn.seconds))
         new = tuple(backend for backend in backends if backend.name not in asked)
         asked.update(b.name for b in new)
@@ -258,9 +262,10 @@ class _Session:
             else:
                 able.append(backend)
         known = {backend.name: self.ledger.asking(case, backend) for backend in able}
-        every = frozenset(PROBES)
-        for probes in (every, every - {MALFORMED}):
-            same = tuple(b for b in able if (b.name in self.spared) == (probes != every))
+        every = self.probes[case.id]
+        for spared in (False, True):
+            same = tuple(b for b in able if (b.name in self.spared) == spared)
+            probes = every - {MALFORMED} if spared else every
             if same:
                 columns = frozenset(self.columns)
                 self.pool.submit(case, same, columns, self._ends(), known, probes)

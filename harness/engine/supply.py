@@ -16,6 +16,7 @@ from treeproof.contract.canonical import content_id
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import CaseDrawn
+from treeproof.contract.failure import ATTENTION, PROBES
 from treeproof.engine.completed import SAVED
 from treeproof.engine.levelled import Width, by_width, levelled
 from treeproof.engine.settings import RunSettings
@@ -23,6 +24,7 @@ from treeproof.engine.shards import share
 from treeproof.engine.store import Saved
 
 if TYPE_CHECKING:
+    from treeproof.generate.bulk import BulkUnit
     from treeproof.generate.units import WorkUnit
 
 
@@ -41,6 +43,8 @@ class Source:
     """Each backend gets the cases in one of the cache layouts that it takes."""
     cost: float = 1.0
     """Of all its cases, beside those of other sources."""
+    probes: frozenset[str] = frozenset(PROBES)
+    """What is tried on them; of attention alone, backends that attend get them."""
     last: bool = False
     """Only once all cases before have been settled, and only for backends that pass them."""
 
@@ -113,7 +117,45 @@ def drawn_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> li
     drawn = units(settings.profile, settings.seed, settings.examples, settings.dtype)
     own = share(drawn, settings.shard, lambda unit: unit.cost, lambda unit: unit.shape.name)
     single = [source for unit in own for source in _unit_sources(unit, able)]
-    return [*single, *_script_sources(settings, sum(unit.count for unit in drawn))]
+    count = sum(unit.count for unit in drawn)
+    # Bulk first: most trees in the least time.
+    return [
+        *_bulk_sources(settings, count, able),
+        *single,
+        *_script_sources(settings, count),
+    ]
+
+
+def _bulk_sources(
+    settings: RunSettings, cases: int, able: Mapping[str, Capabilities]
+) -> list[Source]:
+    """Cases of many requests, where a launch takes as long with one: each fitted to who gets it."""
+    from treeproof.generate.bulk import PROFILE, bulk_units
+
+    if settings.profile != PROFILE or settings.device_kind == "cpu":
+        return []
+    drawn = bulk_units(settings.profile, settings.seed, cases, settings.dtype)
+    own = share(drawn, settings.shard, lambda unit: 1.0, lambda unit: unit.name)
+    return [source for unit in own for source in _fitted_sources(unit, settings, able)]
+
+
+def _fitted_sources(
+    unit: BulkUnit, settings: RunSettings, able: Mapping[str, Capabilities]
+) -> list[Source]:
+    from treeproof.generate.bulk import draw_bulk
+    from treeproof.generate.fitting import fitted
+
+    takers: dict[VerifyCase, set[str]] = {}
+    drawn = draw_bulk(unit)
+    for width, names in by_width(able).items():
+        for name in able if names is None else names:
+            fit = fitted(levelled(drawn, width), able[name], settings.device, settings.dtype)
+            if fit is not None:
+                takers.setdefault(fit, set()).add(name)
+    return [
+        Source(unit.name, partial(_just, case), frozenset(names), probes=ATTENTION)
+        for case, names in takers.items()
+    ]
 
 
 def _script_sources(settings: RunSettings, cases: int) -> list[Source]:

@@ -76,17 +76,25 @@ def _laid(tensor: Tensor, loud: bool, free: Tensor | None, seed: int) -> tuple[T
 
 
 def _fill(whole: Tensor, like: Tensor, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed % 2**63)
+    # Drawn where it lies: caches are large.
+    device = whole.device
+    generator = torch.Generator(device).manual_seed(seed % 2**63)
+
+    def drawn(high: int, shape: torch.Size) -> Tensor:
+        return torch.randint(high, shape, generator=generator, device=device)
+
     if like.is_floating_point():
-        whole.copy_(512 * torch.randn(whole.shape, generator=generator).clamp(-0.8, 0.8))
+        noise = torch.randn(whole.shape, generator=generator, device=device)
+        whole.copy_(512 * noise.clamp(-0.8, 0.8))
     elif like.dtype == torch.bool:
-        whole.copy_(torch.randint(0, 2, whole.shape, generator=generator))
+        whole.copy_(drawn(2, whole.shape))
     elif like.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.int8):
-        noise = torch.randint(0, 256, (whole.numel() * whole.element_size(),), generator=generator)
-        _bytes(whole).copy_(noise.reshape(_bytes(whole).shape))
+        _bytes(whole).copy_(drawn(256, _bytes(whole).shape))
+    elif like.numel():
+        most = like.max().long().clamp_min(1)  # the device need not tell
+        whole.copy_(drawn(2**40, whole.shape) % (most + 1))
     else:
-        most = max(1, int(like.max()) if like.numel() else 1)
-        whole.copy_(torch.randint(0, most + 1, whole.shape, generator=generator))
+        whole.copy_(drawn(2, whole.shape))
 
 
 def _bytes(tensor: Tensor) -> Tensor:
