@@ -15,6 +15,7 @@ from treeproof.backends.reference.store import store_kv
 from treeproof.contract.capabilities import Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
+from treeproof.contract.sampling import Sampling
 
 
 @register(
@@ -84,6 +85,10 @@ class TritonCascade:
     def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
         """Greedy walk down the links."""
         return self._stages.accept(x, target_predict)
+
+    def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
+        """Sampled walk down the links."""
+        return self._stages.sample(x, given)
 
     def commit(
         self, x: VerifyInput, accepted: Accepted, k_cache: Tensor, v_cache: Tensor

@@ -32,11 +32,12 @@ from treeproof.properties.sampled import Floats
 SIZE = 3
 """Tokens of the vocabulary."""
 CELLS = 12
-"""Of each coin on a tree: its laws are in quarters, and so halves, thirds and quarters are edges."""
-CHAIN_CELLS = 4
-"""Of each coin of a chain: quotients p / q, shares of residuals and the last laws are halves, so two cells
-are enough where there is no time for more."""
-_QUARTERS = ((2, 1, 1), (1, 1, 2), (1, 2, 1))
+"""Of each coin on a tree, where there is time: laws are in quarters, and so edges are halves, thirds and
+quarters. On the smallest trees there are no thirds, and `FEW` are enough."""
+FEW = 4
+"""Of each coin of a chain: quotients p / q, shares of residuals and the last laws are halves, so half of
+these are enough where there is no time for more."""
+_QUARTERS = ((1, 2, 1), (1, 1, 2), (2, 1, 1))
 """The law after each node, in quarters; over again after the third."""
 _HALVES = ((2, 2, 0), (0, 2, 2), (2, 0, 2))
 """The law after a whole chain, in quarters."""
@@ -76,8 +77,8 @@ def lattices(rule: Rule, complete: bool) -> tuple[Lattice, ...]:
     """The smallest first. A tree with two nodes inside takes 1,728 requests, a chain of three drafts
     6,912: these are for who has time for all there is."""
     if rule == CHAIN:
-        few = CHAIN_CELLS if complete else 2
-        chains = [(1, CHAIN_CELLS), (2, few), *([(3, few)] if complete else ())]
+        few = FEW if complete else FEW // 2
+        chains = [(1, FEW), (2, few), *([(3, few)] if complete else ())]
         return tuple(_chain(*one) for one in chains)
     trees = [
         CandidateTree((0,), (-1,)),
@@ -88,11 +89,13 @@ def lattices(rule: Rule, complete: bool) -> tuple[Lattice, ...]:
         CandidateTree((0, 1, 0), (-1, 0, 1)),
         CandidateTree((0, 1, 0, 2), (-1, 0, 0, 1)),
     ]
-    return tuple(map(_lattice, (*trees, *(larger if complete else ()))))
+    if not complete:
+        return tuple(_lattice(tree, FEW) for tree in trees)
+    return tuple(_lattice(tree, CELLS) for tree in (*trees, *larger))
 
 
-def _lattice(tree: CandidateTree) -> Lattice:
-    coins, last = _cells(tree, CELLS)
+def _lattice(tree: CandidateTree, cells: int) -> Lattice:
+    coins, last = _cells(tree, cells)
     laws = np.array(_laws(tree), np.float32)
     requests = len(last)
     return Lattice(

@@ -73,9 +73,9 @@ def test_given_coins_lead_as_deep_as_the_oracle_goes_with_them() -> None:
 
 
 def test_over_all_coins_a_draft_is_accepted_as_often_as_its_probability_says() -> None:
-    """Of 12 requests on a root, 144 with a draft of probability 1/4, and 144 with two of 3/4 together."""
+    """Of 4 requests on a root, 16 with a draft of probability 1/2, and 16 with two of 3/4 together."""
     (found,) = ways(load("topology"), "law").values()
-    assert found == Acceptance(way="law", expected=(300, 144), observed=(300, 144))
+    assert found == Acceptance(way="law", expected=(36, 20), observed=(36, 20))
 
 
 def test_what_the_reference_accepts_is_no_figure_of_a_backend() -> None:

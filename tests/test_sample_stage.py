@@ -318,7 +318,7 @@ def test_typical_acceptance_takes_the_longest_admissible_path_and_of_equal_ones_
 
 
 def test_a_wrong_law_is_told_by_the_smallest_tree_and_its_probabilities() -> None:
-    """One coin refuses the draft and draws: it is 1/4 or more then, and below 2/3 it draws token 0."""
+    """One coin refuses the draft and draws: it is 1/2 or more then, and below that it draws token 0."""
 
     def one_coin(x: VerifyInput, given: Sampling) -> Accepted:
         done = right_sample(x, given)
@@ -338,8 +338,8 @@ def test_a_wrong_law_is_told_by_the_smallest_tree_and_its_probabilities() -> Non
     found = check_case(case(request()), backend, CheckOptions()).failures
     (law,) = (f for f in found if f.kind == "wrong-law")
     assert law.message == (
-        "on the tree of parents [-1, 0] and tokens [0, 1], over all 144 cells of the coins, [0] is "
-        "emitted with probability 5/12, expected 1/2 as by plain decoding"
+        "on the tree of parents [-1, 0] and tokens [0, 1], over all 16 cells of the coins, [0] is "
+        "emitted with probability 0, expected 1/4 as by plain decoding"
     )
 
 

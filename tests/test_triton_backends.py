@@ -17,7 +17,7 @@ import pytest
 import torch
 from backend_scene import CHAIN, FORK, Situation, case_of
 from interpreter_worker import Ask, checked, interpreter
-from triton_scene import merged, reference, wrong_rows, wrong_rows_of
+from triton_scene import merged, reference, sampled_by_both, wrong_rows, wrong_rows_of
 
 from treeproof.contract.case import MaskMode
 from treeproof.contract.failure import COLUMNS
@@ -95,6 +95,10 @@ EDITS = {
     "bonus-left-out": ("topology", "candidate", "tree_build", "tl.load(bonus + b), token", "0, token"),
     "position-of-the-row": ("topology", "position", "tree_build", "prefix + depth, 0", "prefix + row, 0"),
     "siblings-not-linked": ("topology", "traversal", "tree_build", "sibling < WIDTH", "sibling < 0"),
+    "coin-on-the-edge-accepts": ("topology", "traversal", "sampled", "(coin < reached / acc)", "(coin <= reached / acc)"),
+    "refused-drafts-are-drawn": ("cascade", "traversal", "sampled", "at == token, 0.0, left", "at == token, left, left"),
+    "coin-of-the-root": ("page-table", "traversal", "sampled", "            coin = tl.load(coins + row)\n", ""),
+    "drawn-after-the-root": ("swa-window", "traversal", "sampled", "law = probs + row * law_row", "law = probs + tl.load(index + line) * law_row"),
     "stored-while-loading": (
         "topology", "kv", "compaction", _STORED,
         "    for turn in range(WIDTH):\n"
@@ -113,6 +117,19 @@ def test_a_slip_in_a_kernel_is_seen_by_the_identity_that_it_breaks(ask: Ask, edi
     result = ask(checked, reference(name), case, frozenset({identity}), tuple(text))
 
     assert {failure.identity for failure in result.failures} == {identity}
+
+
+@pytest.mark.parametrize("vocabulary", [1, 1024, 2500])
+def test_a_vocabulary_of_several_blocks_is_sampled_as_by_the_torch_twin(
+    ask: Ask, vocabulary: int
+) -> None:
+    """A block holds 1,024 tokens; of one token there is nothing to choose."""
+    ours, twin = ask(sampled_by_both, "topology", vocabulary)
+
+    assert ours == twin
+    last = {line[-1] for launch in ours for line in launch}
+    assert vocabulary == 1 or len(last) > 20
+    assert vocabulary < 2500 or max(last) > 2048
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -42,6 +42,7 @@ KERNELS = {
     "merging.merge_parts": [{"parts": "*fp32"}, {"BASE_2": True, "HAS_SINKS": False}],
     "compaction.compact": [{"cache": "*i16"}],
     "greedy.accept_greedily": [{}],
+    "sampled.sample_tree": [{"BLOCK": 1024}],
     "tree_build.find_parents": [{}],
     "tree_build.build_rows": [
         {"PACKED": False, "PREFIXED": True, "mask": "*u8"},
@@ -63,16 +64,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 floats = {"q": dtype, "k_cache": dtype, "v_cache": dtype, "out": dtype, "parts": dtype}
-wide = ("lse", "part_lse", "sinks")
+wide = ("lse", "part_lse", "sinks", "probs", "coins", "final_coins")
 numbers = ("units", "blocks", "rows", "width", "steps", "beams", "topk", "pad_slot", "window", "heads",
     "lines", "splits", "q_row", "q_head", "k_slot", "k_head", "v_slot", "v_head", "table_row",
-    "slot_step", "head_step")
+    "slot_step", "head_step", "vocabulary", "law_row")
 def typed(argument):
     if argument in given:
         return given[argument] if isinstance(given[argument], str) else "constexpr"
     if argument in floats or argument in wide:
         return "*" + floats.get(argument, "fp32")
-    return "fp32" if argument in ("scale", "softcap") else "i32" if argument in numbers else "*i64"
+    return "fp32" if argument in ("scale", "softcap", "single", "acc") else "i32" if argument in numbers else "*i64"
 signature = {argument: typed(argument) for argument in kernel.arg_names}
 constants = {(i,): given[a] for i, a in enumerate(kernel.arg_names) if signature[a] == "constexpr"}
 compiled = triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treeproof.backends.adapters.triton_mode import interpreted
 from treeproof.contract.capabilities import Capabilities
+from treeproof.contract.sampling import GREEDY, TARGET_ONLY
 
 REQUIRES = ("triton=pip install triton",)
 
@@ -20,4 +21,5 @@ def capabilities(*, nan_safe: bool) -> Capabilities:
         capturable=True,
         softcap=True,
         sinks=True,
+        sampling={TARGET_ONLY, GREEDY},
     )

@@ -1,4 +1,4 @@
-"""Launching the kernels of build, accept and commit: what all Triton backends have in common."""
+"""Launching the kernels of build, accept, sample and commit: what all Triton backends have in common."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from torch.nn.functional import pad
 from treeproof.backends.kernels.compaction import compact
 from treeproof.backends.kernels.greedy import accept_greedily
 from treeproof.backends.kernels.launching import at_once
+from treeproof.backends.kernels.sampled import sample_tree
 from treeproof.backends.kernels.tree_build import build_rows, find_parents
 from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import Accepted, Candidates, Committed, VerifyInput
+from treeproof.contract.sampling import GREEDY, TARGET_ONLY, Sampling
 
 _BLOCK = 128
 """Cells that a program writes at once."""
+_TOKENS = 1024
+"""Of a vocabulary, that a program draws from at once."""
+_LEAST = 1e-9
+"""A threshold that a sum is divided by, at least."""
 
 
 def build(c: Candidates) -> VerifyInput:
@@ -79,6 +85,33 @@ def accept(x: VerifyInput, target_predict: Tensor) -> Accepted:
     accept_greedily[requests,](
         x.draft_token, target_predict, index, down, right, accept_index, accept_len, tokens,
         width, x.spec_steps,
+    )  # fmt: skip
+    return Accepted(accept_index=accept_index, accept_len=accept_len, tokens=tokens)
+
+
+def sample(x: VerifyInput, given: Sampling) -> Accepted:
+    """Sampled acceptance of every request, in one launch.
+
+    Raises ValueError where the rule is another than target-only or greedy.
+    """
+    names = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
+    index, down, right = built(x, *names).values()
+    probs, coins, final_coins = given.target_probs, given.coins, given.final_coins
+    if given.rule == GREEDY:
+        # The likeliest token, of equals the first, has all there is.
+        probs = torch.zeros_like(probs).scatter_(1, probs.argmax(1, keepdim=True), 1.0)
+        coins, final_coins = torch.zeros_like(coins), torch.zeros_like(final_coins)
+    elif given.rule != TARGET_ONLY:
+        raise ValueError(f"rule is {given.rule}: known are {TARGET_ONLY} and {GREEDY}")
+    requests, width = index.shape
+    accept_index = index.new_full((requests, x.spec_steps + 1), -1)
+    tokens, accept_len = torch.full_like(accept_index, -1), index.new_empty(requests)
+    vocabulary = probs.shape[1]
+    together = min(_TOKENS, triton.next_power_of_2(vocabulary))
+    sample_tree[requests,](
+        x.draft_token, probs, coins, final_coins, index, down, right, accept_index, accept_len,
+        tokens, width, x.spec_steps, vocabulary, probs.stride(0),
+        given.threshold_single, max(given.threshold_acc, _LEAST), BLOCK=together,
     )  # fmt: skip
     return Accepted(accept_index=accept_index, accept_len=accept_len, tokens=tokens)
 
