@@ -180,13 +180,14 @@ def explained(run: Run, group: FailureGroup) -> Explained:
         checked=group.checked,
         checks=group.checks,
         replay=replay_command(run, group),
-        reduction=_reduction(run, group),
-        varies=_varies(run, group),
+        reduction=reduction(run, group),
+        varies=varies(run, group),
         diagnosed=group.diagnosed,
     )
 
 
-def _varies(run: Run, group: FailureGroup) -> str:
+def varies(run: Run, group: FailureGroup) -> str:
+    """What a reduced failure does not need, in words; empty where it was not reduced."""
     if group.reduced is None or group.case != group.reduced.reduced:
         return ""
     drawn, reduced = _case(run, group.reduced.original), _case(run, group.reduced.reduced)
@@ -200,7 +201,8 @@ def _case(run: Run, case_id: str) -> VerifyCase | None:
         return None
 
 
-def _reduction(run: Run, group: FailureGroup) -> str:
+def reduction(run: Run, group: FailureGroup) -> str:
+    """How its case was made smaller, in words."""
     reduced = group.reduced
     if reduced is None:
         return "not reduced"

@@ -9,7 +9,9 @@ import msgspec
 from report_runs import checked, leak, run_of
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.event import Read, Shown
 from treeproof.contract.failure import Failure, Recovered
+from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.summary import Run
 
@@ -17,7 +19,7 @@ from treeproof.engine.summary import Run
 def many(folder: Path, failures: int, rows: int) -> Run:
     """As many distinct failures, each of another tree of `rows` rows."""
     draw = random.Random(5)
-    found = []
+    found, pictures = [], []
     for number in range(failures):
         parents = (-1, *(draw.randrange(max(0, i - 9), i) for i in range(1, rows)))
         tokens = tuple(draw.sample(range(50_000), rows))
@@ -52,4 +54,50 @@ def many(folder: Path, failures: int, rows: int) -> Run:
             for evidence in ("declared", "measured")
         )
         found.append((case, msgspec.structs.replace(verdicts, recovered=recovered)))
-    return run_of(folder, found)
+        pictures.append(_seen(case, draw))
+    return run_of(folder, found, further=pictures)
+
+
+def _seen(case: VerifyCase, draw: random.Random) -> Shown:
+    """Every field filled in, as of a backend all of whose stages are its own: errors of two heads, what each
+    row read and was told to read in three forms, writes, positions, slots and links."""
+    (request,), slots = case.requests, SlotLedger.of(case).row_slots(0)
+    rows = request.num_nodes
+    parents = request.tree.parents
+
+    def reads(leaks: bool) -> tuple[Read, ...]:
+        found = []
+        for row in range(rows):
+            path = list(request.tree.path(row))
+            if leaks and row % 3 == 2:
+                path.append(row - 1)
+            pairs = tuple((slots[i], 1.0) for i in sorted(set(path)))
+            found.append(Read(prefix=float(request.prefix_len), slots=pairs))
+        return tuple(found)
+
+    def child(row: int) -> int:
+        return next((i for i, parent in enumerate(parents) if parent == row), -1)
+
+    def sibling(row: int) -> int:
+        return next((i for i in range(row + 1, rows) if parents[i] == parents[row]), -1)
+
+    return Shown(
+        backend="mine",
+        case=case.id,
+        errors=tuple(
+            tuple(float(f"{draw.random() * 9:.3g}") for _ in range(2)) for _ in range(rows)
+        ),
+        reads=reads(leaks=True),
+        declared={
+            form: reads(leaks=False)
+            for form in ("build: custom_mask", "attend: kv_indices", "retrieve_parent_token")
+        },
+        writes=tuple((slot, row, row) for row, slot in enumerate(slots)),
+        positions=tuple(request.prefix_len + depth for depth in request.tree.depth),
+        slots=slots,
+        links={
+            "retrieve_index": (tuple(range(rows)),),
+            "retrieve_next_token": (tuple(map(child, range(rows))),),
+            "retrieve_next_sibling": (tuple(map(sibling, range(rows))),),
+        },
+    )

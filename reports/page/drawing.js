@@ -15,6 +15,18 @@ class Drawing {
   }
   get request() { return this.data.requests[this.index]; }
 
+  // Rows of the path from the root to a row, both included.
+  path(row) {
+    const {parents} = this.request, found = [row];
+    while (parents[found[0]] >= 0) found.unshift(parents[found[0]]);
+    return found;
+  }
+
+  // What stands for `as it must be` in the island, worked out.
+  due(row) { return this.request.reads[row] || this.path(row); }
+  readOf(row, read) { return read || [this.request.prefix - this.request.first[row], this.due(row).map(i => [this.request.slots[i], 1])]; }
+  valuesOf(found) { return found.values[this.index] === 0 ? this.wanted(found.what) : found.values[this.index] || []; }
+
   draw() {
     this.pickers = [];
     this.panel = el("section", {className: "tracer", ariaLabel: `Row tracer, ${this.name}`});
@@ -43,7 +55,7 @@ class Drawing {
       this.tree(parents, due, () => "", "the drawn tree"));
     const row = el("div", {className: "row"}, drawn);
     for (const found of this.data.recovered) {
-      const values = found.values[this.index] || [];
+      const values = this.valuesOf(found);
       const want = this.wanted(found.what);
       const value = i => values[i] === undefined ? null : values[i];
       const state = i => value(i) === null ? "unknown" : value(i) !== want[i] ? "bad" : "";
@@ -70,7 +82,7 @@ class Drawing {
   }
 
   // Prefix keys that a row must read, in words.
-  due(row) {
+  prefixDue(row) {
     const {prefix, first} = this.request;
     if (prefix === 0) return "empty";
     return first[row] === 0 ? "all" : first[row] === prefix ? "none" : `${first[row]}–${prefix - 1}`;
@@ -91,10 +103,10 @@ class Drawing {
     const head = el("tr", {}, el("th", {scope: "col", textContent: "row"}), el("th", {scope: "col", textContent: "prefix"}),
       ...r.parents.map((_, c) => el("th", {scope: "col", textContent: c})));
     const body = rows.map(i => {
-      const marks = this.marks(i), reads = new Set(r.reads[i]);
+      const marks = this.marks(i), reads = new Set(this.due(i));
       const inPrefix = marks.filter(m => m[2] < r.prefix);
       const prefix = el("td", {className: inPrefix.length ? (inPrefix.some(m => m[3] === "+") ? "over" : "miss") : "",
-        textContent: this.due(i) + inPrefix.slice(0, 4).map(m => ` ${m[3]}${m[2]}`).join("") + (inPrefix.length > 4 ? " …" : "")});
+        textContent: this.prefixDue(i) + inPrefix.slice(0, 4).map(m => ` ${m[3]}${m[2]}`).join("") + (inPrefix.length > 4 ? " …" : "")});
       const cells = r.parents.map((_, c) => {
         const mark = marks.find(m => m[2] === r.prefix + c);
         const kind = mark ? (mark[3] === "+" ? "over" : "miss") : reads.has(c) ? "due" : "";
@@ -149,16 +161,15 @@ class Drawing {
 
   // Who lives in a slot, in words.
   tenant(slot) {
+    const name = (b, what) => b === this.request.b ? what : `request ${b} ${what}`;
+    for (const r of this.data.requests) if (r.slots.includes(slot)) return name(r.b, `row ${r.slots.indexOf(slot)}`);
     const owner = this.data.seen.owners[slot];
-    if (!owner) return `slot ${slot}, nobody's`;
-    const [b, column] = owner, r = this.data.requests.find(q => q.b === b);
-    const what = r && column >= r.prefix ? `row ${column - r.prefix}` : `column ${column}`;
-    return b === this.request.b ? what : `request ${b} ${what}`;
+    return owner ? name(owner[0], `column ${owner[1]}`) : `slot ${slot}, nobody's`;
   }
 
-  readLine(i, [prefix, slots]) {
-    const r = this.request, due = r.prefix - r.first[i], others = slots.reduce((sum, [, n]) => sum + n, 0);
-    const own = new Map(r.slots.map((slot, row) => [slot, row])), want = new Set(r.reads[i]);
+  readLine(i, read) {
+    const [prefix, slots] = this.readOf(i, read), r = this.request, due = r.prefix - r.first[i], others = slots.reduce((sum, [, n]) => sum + n, 0);
+    const own = new Map(r.slots.map((slot, row) => [slot, row])), want = new Set(this.due(i));
     const parts = slots.map(([slot, n]) => {
       const row = own.get(slot), right = row !== undefined && want.has(row) && n === 1;
       return el("span", {className: right ? "due" : "over", textContent: `${this.tenant(slot)}${n === 1 ? "" : ` ×${n}`} `});
@@ -191,8 +202,9 @@ class Drawing {
     const parts = Object.entries(seen.declared).filter(([, reads]) => (reads[this.index] || []).length)
       .map(([form, reads]) => el("details", {}, el("summary", {textContent: `Declared: ${form}`}), this.readTable(form, reads[this.index])));
     const fields = {};
-    if (this.seen("positions")) fields.positions = this.seen("positions");
-    if (this.seen("slots")) fields.out_cache_loc = this.seen("slots");
+    const {prefix, depths} = this.request, positions = seen.positions[this.index], slots = seen.slots[this.index];
+    if (positions === 0 || positions.length) fields.positions = positions || depths.map(depth => prefix + depth);
+    if (slots === 0 || slots.length) fields.out_cache_loc = slots || this.request.slots;
     for (const [name, tables] of Object.entries(seen.links)) if ((tables[this.index] || []).length) fields[name] = tables[this.index];
     if (Object.keys(fields).length) {
       const lines = this.request.parents.map((_, i) => el("tr", {}, this.rowButton(i), ...Object.values(fields).map(values => el("td", {textContent: values[i] === undefined ? "" : values[i]}))));
@@ -213,7 +225,7 @@ class Drawing {
     r.prefix_slots.forEach((slot, i) => put(slot, {column: first + i}));
     r.slots.forEach((slot, row) => put(slot, {row}));
     const held = this.data.recovered.find(f => f.what === "rows");
-    const values = held ? held.values[this.index] || [] : [];
+    const values = held ? this.valuesOf(held) : [];
     const leaves = [...pages].filter(([, slots]) => [...slots.values()].some(w => w.row !== undefined)).map(([page, slots]) => {
       const cells = [...Array(Math.min(size, 64)).keys()].map(i => {
         const slot = page * size + i, what = slots.get(slot);
@@ -231,18 +243,12 @@ class Drawing {
 
   // Writes that no row of this request owed, and rows that were not written.
   writes() {
-    const seen = this.data.seen, r = this.request;
-    if (!seen || !seen.writes.length) return null;
-    const first = seen.first[this.index], held = new Map(seen.writes.map(([slot, k, v]) => [slot, [k, v]]));
+    if (!this.data.seen) return null;
+    const first = this.data.seen.first[this.index], {wrong, missing} = this.data.seen.writes[this.index], {slots} = this.request;
     const name = n => n === -1 ? "as before" : n === -2 ? "what no row brought" : n === -3 ? "a padded row" : n < -3 ? "a row in part" : `row ${n - first}`;
-    const own = new Map(r.slots.map((slot, row) => [slot, row]));
-    const lines = [];
-    for (const [slot, [k, v]] of held) {
-      const row = own.get(slot), owner = seen.owners[slot];
-      if (row !== undefined ? k === first + row && v === first + row : owner && owner[0] !== r.b) continue;
-      lines.push(`slot ${slot}${owner ? ` (${this.tenant(slot)})` : ", nobody's,"} now holds K of ${name(k)} and V of ${name(v)}`);
-    }
-    for (const [slot, row] of own) if (!held.has(slot)) lines.push(`slot ${slot} was not written: K and V of row ${row} are missing`);
+    const whose = slot => this.tenant(slot).startsWith("slot ") ? ", nobody's," : ` (${this.tenant(slot)})`;
+    const lines = [...wrong.map(([slot, k, v]) => `slot ${slot}${whose(slot)} now holds K of ${name(k)} and V of ${name(v)}`),
+      ...missing.map(row => `slot ${slots[row]} was not written: K and V of row ${row} are missing`)];
     return lines.length ? el("ul", {className: "wrong"}, ...lines.slice(0, 40).map(line => el("li", {textContent: line}))) : null;
   }
 
@@ -259,7 +265,7 @@ class Drawing {
     choose("row", r.parents.map((_, n) => n), i, n => this.pick(n));
     const kids = r.parents.flatMap((p, n) => p === i ? [n] : []);
     const up = r.parents[i] < 0 ? "no parent" : `parent row ${r.parents[i]}`;
-    const keys = `prefix ${this.due(i)}, rows ${r.reads[i].join(" ")}`;
+    const keys = `prefix ${this.prefixDue(i)}, rows ${this.due(i).join(" ")}`;
     const expected = {
       candidate: ["token", String(r.tokens[i])],
       position: ["position", `${r.prefix + r.depths[i]} = prefix ${r.prefix} + depth ${r.depths[i]}`],
@@ -271,7 +277,7 @@ class Drawing {
     const lines = Object.entries(expected).map(([identity, [name, text]]) => {
       const said = el("td", {});
       for (const found of d.recovered.filter(f => f.identity === identity)) {
-        const value = (found.values[this.index] || [])[i];
+        const value = this.valuesOf(found)[i];
         const known = value !== undefined && value !== null;
         const wrong = known && value !== this.wanted(found.what)[i];
         said.append(el("div", {className: wrong ? "wrong" : "", textContent: `${found.evidence}: ${unit[found.what]} ${known ? (value < 0 ? "none" : value) : "not determined"}`}));
