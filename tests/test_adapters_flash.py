@@ -41,6 +41,7 @@ from treeproof.contract.event import Checked
 from treeproof.contract.registry import Backend, BackendUnavailable, load
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.faults.captured import frozen
 
 STANDINS = Path(__file__).parent / "standins"
 BUILDS = {
@@ -415,3 +416,55 @@ def test_finding_a_build_imports_nothing_of_it(installed: Open) -> None:
         if generation != "torch-varlen":
             installed(build, "cascade")
             assert module not in sys.modules
+
+
+def by_shape(q: Any, k: Any, v: Any, *, seqused_k: Any, softmax_scale: float, **_: Any) -> Any:
+    """What a kernel does that is told how much of the room of each list is used: one query a list."""
+    room = len(k) // len(q)
+    group = q.shape[1] // k.shape[1]
+    keys, values = (
+        t.float()
+        .view(len(q), room, *t.shape[1:])
+        .repeat_interleave(group, 2, output_size=q.shape[1])
+        for t in (k, v)
+    )
+    scores = torch.einsum("nhd,nlhd->nhl", q.float(), keys) * softmax_scale
+    used = torch.arange(room) < seqused_k[:, None]
+    scores = scores.masked_fill(~used[:, None], float("-inf"))
+    out = torch.einsum("nhl,nlhd->nhd", scores.softmax(-1), values)
+    return out.to(q.dtype), scores.logsumexp(-1).t().contiguous()
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_launch_of_rows_decides_by_shapes_alone_and_can_be_captured(
+    installed: Open, monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    backend = installed("fa3_fwd", "page-table")
+    standin = importlib.import_module("fa3_fwd_interface")
+    monkeypatch.setattr(standin, "flash_attn_varlen_func", by_shape)
+    able = msgspec.structs.replace(backend.capabilities, capturable=True)
+    backend = replace(backend, capabilities=able)
+    only = CheckOptions(probes=frozenset({"captured"}))
+    case = case_of(window=window)
+
+    assert check_case(case, backend, only).failures == ()
+    kept = frozen("kv_indices")(backend)
+    assert {f.kind for f in check_case(case, kept, only).failures} == {"captured-tables"}
+
+
+def test_builds_that_are_told_of_the_longest_list_do_not_say_that_they_can_be_captured(
+    installed: Open,
+) -> None:
+    said = {}
+    for build, (generation, _) in BUILDS.items():
+        installed(build, "page-table")
+        found = flash_library.find(generation)
+        assert isinstance(found, flash_library.Library)
+        able = found.capabilities(windows=True, page_sizes=None, by_rows=True)
+        said[build] = able.capturable
+        assert not found.capabilities(windows=True, page_sizes=None).capturable
+    assert {build for build, capturable in said.items() if capturable} == {
+        "fa3_fwd",
+        "hopper",
+        "sglang",
+    }

@@ -46,6 +46,10 @@ class Buffers:
         """The caches, and memory of other layers between their slots."""
         return self.caches.k, self.caches.v, *(now for now, _ in self.caches.beside)
 
+    def clear(self) -> None:
+        for name in held_by([self.x]):
+            getattr(self.x, name).zero_()
+
     def fill(self, given: Arguments) -> None:
         for name in held_by([self.x, given.x]):
             own, new = getattr(self.x, name), getattr(given.x, name)

@@ -80,6 +80,7 @@ class _Once:
         failure = self._against_oracle(fresh[1])
         if failure is not None:
             return failure
+        self._buffers.clear()  # fresh plans left there what is still to come
         self._buffers.fill(self._first)
         planned = self._buffers.planned(self.instance)
         reasons = self._why_not(planned.attend)

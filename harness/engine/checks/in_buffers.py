@@ -87,6 +87,10 @@ class InBuffers:
         """The input as a launch reads it: whatever was copied last."""
         return self._buffers.x
 
+    def clear(self) -> None:
+        """As before the first batch."""
+        self._buffers.clear()
+
     def fill(self, batch: Batch, kept: Mapping[str, Tensor] = NOTHING) -> None:
         """Copy a batch; the fields `kept` hold this instead, as large as their buffers."""
         self._buffers.fill(batch.given)
