@@ -36,6 +36,8 @@ class Scene:
     case: VerifyCase
     ledger: SlotLedger
     device: torch.device
+    parameters: LayerParameters | None = None
+    """What the layer holds beside its activations; None: what the case's seed draws."""
 
     @classmethod
     def of(cls, case: VerifyCase, device: str = "cpu") -> Scene:
@@ -61,8 +63,8 @@ class Scene:
 
     @cached_property
     def layer(self) -> LayerParameters:
-        """Sinks, slopes and scales of the case, on the device of the scene."""
-        return layer_parameters(self.case, str(self.device))
+        """Sinks, slopes and scales of the layer, on the device of the scene."""
+        return self.parameters or layer_parameters(self.case, str(self.device))
 
     @cached_property
     def rows(self) -> tuple[tuple[int, int], ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from treeproof.generate.scripts import draw_scripts, script_units
+from treeproof.generate.script_units import draw_scripts, script_units
 from treeproof.scoring.planted_file import planted_file
 
 pytest_plugins = ["pytester"]
@@ -162,7 +162,7 @@ def test_a_made_test_draws_scripts_as_check_does_and_leaves_the_shortest_that_fa
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_rounds=ROUNDS)
-    file = planted_file("companion.from-old-boundary", "direct-mask", pytester.path)
+    file = planted_file("last-round.lengths", "direct-mask", pytester.path)
     file.rename(pytester.path / "planted.py")
     result = pytester.runpytest_subprocess("-k", "rounds]", "--treeproof-run-dir=run")
     result.assert_outcomes(passed=1, failed=1)
@@ -171,7 +171,7 @@ def test_a_made_test_draws_scripts_as_check_does_and_leaves_the_shortest_that_fa
     result.stdout.fnmatch_lines(
         [
             "*_ test_planted[[]rounds[]] _*",
-            "✗ direct-mask.companion.from-old-boundary  kv: commit-writes-elsewhere *",
+            "✗ direct-mask.last-round.lengths  output: wrong-*",
             "*script of 4 steps*",
             "*4  round    request 0 drafts 0*",
         ]

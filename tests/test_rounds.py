@@ -235,12 +235,6 @@ def test_a_script_that_names_what_is_not_there_is_refused() -> None:
         Round(turns=(Turn(request=0), Turn(request=0)))
 
 
-def test_a_layer_that_the_small_model_does_not_have_is_unsupported() -> None:
-    found = checked(served(request(TREE, 3), steps=ready(0), alibi=True))
-    assert {cell.status for cell in found.cells} == {"unsupported"}
-    assert found.cells[0].reason == "shape.alibi is True: a script is served with false"
-
-
 def test_a_case_without_a_script_keeps_its_id() -> None:
     assert msgspec.structs.replace(TWO_ROUNDS, script=()).id != TWO_ROUNDS.id
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from test_rounds import Hasty, Leaking, checked, kinds, ready, served, turns, with_pool
 
+from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.json_text import FileError
 from treeproof.contract.registry import load
 from treeproof.contract.script import Admit, Evict, Finish, Params, Prefill, Round, Step, Turn
 from treeproof.contract.wire import decode_case, encode_case
 from treeproof.engine.reducer import reduce
+from treeproof.engine.settings import RunSettings
 from treeproof.engine.simplify import keep_nodes, keep_requests, with_request
+from treeproof.engine.supply import CASES_A_SCRIPT, drawn_sources
 from treeproof.faults.catalog import exactly
 from treeproof.faults.smallest import request
-from treeproof.generate.scripts import ScriptUnit, draw_scripts, script_units
+from treeproof.generate.profiles import PROFILES
+from treeproof.generate.script_groups import SCRIPT_GROUPS
+from treeproof.generate.script_units import ScriptUnit, draw_scripts, script_units
 from treeproof.generate.tags import SCRIPT_CLASSES, tags
 from treeproof.reports.case_sheet import case_lines
 from treeproof.reports.failure_block import Explained, failure_block
@@ -81,6 +88,39 @@ def test_a_unit_draws_the_same_scripts_whenever_it_is_drawn() -> None:
     assert len({case.id for case in first}) == 4
     other = draw_scripts(ScriptUnit("quick", 8, 0, 4))
     assert {case.id for case in first}.isdisjoint(case.id for case in other)
+
+
+def test_every_pair_of_values_is_in_some_group_and_quick_has_them_all() -> None:
+    columns = [list(vars(group).values()) for group in SCRIPT_GROUPS]
+    for a, b in itertools.combinations(range(len(columns[0])), 2):
+        values = [{row[i] for row in columns} for i in (a, b)]
+        found = {(row[a], row[b]) for row in columns}
+        assert found == set(itertools.product(*values)), (a, b)
+    number = PROFILES["quick"].cases // CASES_A_SCRIPT
+    drawn = [case for unit in script_units("quick", 0, number) for case in draw_scripts(unit)]
+    assert [(case.shape, case.layout.page_size, case.layout.evicted) for case in drawn] == [
+        (group.shape, group.page_size, group.evicted) for group in SCRIPT_GROUPS
+    ]
+    found = {tag.removeprefix("rounds:") for case in drawn for tag in tags(case)}
+    assert found >= {"window-in-pages", "limit", "stop-tokens", "one-stops", "quantised-cache"}
+
+
+def test_a_script_that_a_backend_does_not_take_is_fitted_to_what_it_does() -> None:
+    able = {
+        "plain": Capabilities(windows=False, page_sizes={1}),
+        "every": load("direct-mask").capabilities,
+        "ours": Capabilities(devices={"cuda"}),
+    }
+    settings = RunSettings(backends=tuple(able), seed=0)
+    *_, source = drawn_sources(settings, able)
+    assert source.fit is not None
+    for case, group in zip(source.draw(), SCRIPT_GROUPS, strict=True):
+        plain = source.fit(case, "plain")
+        assert able["plain"].refusal(plain, "cpu") is None
+        assert plain.script == case.script
+        assert source.fit(case, "every") is case
+        assert source.fit(case, "ours") is case  # nothing helps, and it is told why
+        assert (plain is case) == (group is SCRIPT_GROUPS[0])
 
 
 def test_the_scripts_of_a_profile_have_all_that_scripts_have() -> None:

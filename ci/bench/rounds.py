@@ -23,7 +23,7 @@ from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.contract.shape import DTYPES
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.faults.smallest import case, request
-from treeproof.generate.scripts import BLOCK, ScriptUnit, draw_scripts
+from treeproof.generate.script_units import BLOCK, ScriptUnit, draw_scripts
 
 FIVE = ("direct-mask", "cascade", "page-table", "swa-window", "topology")
 TREE = (-1, 0, 0, 1, 2)

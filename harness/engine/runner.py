@@ -98,6 +98,13 @@ def _sources(
     return drawn_sources(settings, capabilities)
 
 
+def _taken(drawn: Drawn, backend: BackendMeta) -> VerifyCase:
+    """The case as this backend takes it."""
+    fit = drawn.source.fit
+    case = drawn.case if fit is None else fit(drawn.case, backend.name)
+    return stored(case, backend.cache_layouts if drawn.source.varied else ())
+
+
 @dataclass
 class _Session:
     """A run in progress."""
@@ -229,8 +236,7 @@ class _Session:
         for backend in self.backends:
             attends = "attend" in backend.stages or drawn.source.probes != ATTENTION
             if attends and (not wanted or backend.name in wanted):
-                layouts = backend.cache_layouts if drawn.source.varied else ()
-                takers.setdefault(stored(drawn.case, layouts), []).append(backend)
+                takers.setdefault(_taken(drawn, backend), []).append(backend)
         for case, backends in (takers or {drawn.case: []}).items():
             self._give(case, backends, drawn)
 

@@ -45,6 +45,8 @@ class Source:
     """Of all its cases, beside those of other sources."""
     probes: frozenset[str] = frozenset(PROBES)
     """What is tried on them; of attention alone, backends that attend get them."""
+    fit: Callable[[VerifyCase, str], VerifyCase] | None = None
+    """What a backend gets in place of a case that is drawn; None: that case."""
     last: bool = False
     """Only once all cases before have been settled, and only for backends that pass them."""
 
@@ -122,7 +124,7 @@ def drawn_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> li
     return [
         *_bulk_sources(settings, count, able),
         *single,
-        *_script_sources(settings, count),
+        *_script_sources(settings, count, able),
     ]
 
 
@@ -158,17 +160,39 @@ def _fitted_sources(
     ]
 
 
-def _script_sources(settings: RunSettings, cases: int) -> list[Source]:
+def _script_sources(
+    settings: RunSettings, cases: int, able: Mapping[str, Capabilities]
+) -> list[Source]:
     """Scripts of many rounds come last: what fails in one step is no news in several."""
-    from treeproof.generate.scripts import draw_scripts, script_units
+    from treeproof.generate.script_units import draw_scripts, script_units
 
     number = cases // CASES_A_SCRIPT
     drawn = script_units(settings.profile, settings.seed, number, settings.dtype)
     own = share(drawn, settings.shard, lambda unit: float(unit.count), lambda unit: unit.name)
     return [
-        Source(unit.name, partial(draw_scripts, unit), cost=CASES_A_SCRIPT * unit.count, last=True)
+        Source(
+            unit.name,
+            partial(draw_scripts, unit),
+            cost=CASES_A_SCRIPT * unit.count,
+            fit=_fit_for(able, settings),
+            last=True,
+        )
         for unit in own
     ]
+
+
+def _fit_for(
+    able: Mapping[str, Capabilities], settings: RunSettings
+) -> Callable[[VerifyCase, str], VerifyCase]:
+    """Scripts are few: a backend gets each with a layer and a cache that it takes, where there are any."""
+    from treeproof.generate.fitting import fitted
+
+    def fit(case: VerifyCase, backend: str) -> VerifyCase:
+        if backend not in able:
+            return case
+        return fitted(case, able[backend], settings.device, settings.dtype) or case
+
+    return fit
 
 
 def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> Iterator[Source]:
@@ -176,6 +200,7 @@ def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> 
     all of its own, each made when it is its turn; of n shards, every nth."""
     from treeproof.generate.endless import endless_script, endless_unit
 
+    fit = _fit_for(able, settings)
     given, shard = (settings.profile, settings.seed, settings.dtype), settings.shard
     first, units = settings.units or (0, None)
 
@@ -188,7 +213,7 @@ def endless_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> 
         cases = number * unit.count
         for at in range(cases // CASES_A_SCRIPT, (cases + unit.count) // CASES_A_SCRIPT):
             one = endless_script(of_shard(at), *given)
-            yield Source(one.name, partial(_just, one.case), last=True)
+            yield Source(one.name, partial(_just, one.case), fit=fit, last=True)
 
 
 def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Source]:

@@ -26,6 +26,7 @@ from treeproof.faults import (
     heads,
     kernels,
     last_round,
+    later_layers,
     later_rounds,
     layers,
     layouts,
@@ -106,6 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     *later_rounds.FAULTS,
     *last_round.FAULTS,
     *captured.FAULTS,
+    *later_layers.FAULTS,
 )
 
 

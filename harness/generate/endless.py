@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from treeproof.contract.case import VerifyCase
-from treeproof.generate import scripts
+from treeproof.generate import script_units
 from treeproof.generate.profiles import PROFILES
 from treeproof.generate.units import BLOCK, WorkUnit
 
@@ -30,11 +30,11 @@ class Script:
 
 def endless_script(number: int, profile: str, run_seed: int, dtype: str | None = None) -> Script:
     """That of full units of scripts, block after block; a block is drawn whole."""
-    block, index = divmod(number, scripts.BLOCK)
-    unit = scripts.ScriptUnit(profile, run_seed, block, scripts.BLOCK, dtype=dtype)
+    block, index = divmod(number, script_units.BLOCK)
+    unit = script_units.ScriptUnit(profile, run_seed, block, script_units.BLOCK, dtype=dtype)
     return Script(unit.name, _scripts(unit)[index])
 
 
 @lru_cache(maxsize=4)
-def _scripts(unit: scripts.ScriptUnit) -> tuple[VerifyCase, ...]:
-    return tuple(scripts.draw_scripts(unit))
+def _scripts(unit: script_units.ScriptUnit) -> tuple[VerifyCase, ...]:
+    return tuple(script_units.draw_scripts(unit))

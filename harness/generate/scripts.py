@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
-from typing import Any
 
-from hypothesis import given, seed
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from msgspec.structs import replace
 
 from treeproof.contract.case import (
-    AttentionShape,
     KVLayout,
     MaskLayout,
     MaskMode,
     Order,
     Request,
     VerifyCase,
-    Window,
 )
 from treeproof.contract.script import (
     Admit,
@@ -33,26 +27,15 @@ from treeproof.contract.script import (
     Turn,
 )
 from treeproof.generate.drafting import served_columns
-from treeproof.generate.profiles import settings_of
+from treeproof.generate.script_groups import ScriptGroup
 from treeproof.generate.trees import row_orders, trees
 
-LAYERS: tuple[dict[str, Any], ...] = (
-    {"num_q_heads": 2, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 16},
-    {"num_q_heads": 4, "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 16},
-    {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 24, "softcap": 4.0},
-    {"num_q_heads": 2, "num_kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "visibility": 5},
-)
-"""Layers of the small models that scripts are served with: few, for their weights are kept. A number is
-the width of a window."""
 MOST_NODES = 9
-_ROTARY = 100.0
 
 _ROUNDS = st.sampled_from((2, 3, 3, 4, 6, 10))
 _REQUESTS = st.sampled_from((1, 2, 2, 3))
 _PROMPT = st.integers(1, 14)
-_PAGE = st.sampled_from((1, 2, 4, 4, 16))
 _ORDER: st.SearchStrategy[Order] = st.sampled_from(("contiguous", "reversed", "shuffled"))
-_DTYPE = st.sampled_from(("float32", "float32", "bfloat16", "float16"))
 _YES = st.booleans()
 _RARELY = st.integers(0, 9).map(lambda number: number == 9)
 _SELDOM = st.integers(0, 3).map(lambda number: number == 3)
@@ -61,14 +44,19 @@ _NO_LIMIT = 1 << 20
 
 
 @st.composite
-def _params(draw: DrawFn) -> Params:
-    """What a request asks for; stop tokens are so many that one of them is now and then emitted."""
+def _params(draw: DrawFn, *, ends: bool = False) -> Params:
+    """What a request asks for; stop tokens are so many that one of them is now and then emitted. `ends`: at
+    a limit that it soon reaches, or at a token that it soon emits."""
+    limited = ends and draw(_YES)
+    limit = draw(st.integers(2, 6)) if limited else draw(st.none() | st.integers(1, 12))
     stops: tuple[int, ...] = ()
-    if draw(_YES):
-        first = draw(st.integers(0, 54))
-        stops = tuple(range(first, first + draw(st.integers(1, 7))))
+    if (ends and not limited) or draw(_YES):
+        first = draw(st.integers(0, 48))
+        stops = tuple(range(first, first + draw(st.integers(1, 7)) + 6 * ends))
+    if ends and not draw(_SELDOM):
+        return Params(limit=limit, stop_tokens=stops)
     return Params(
-        limit=draw(st.none() | st.integers(1, 12)),
+        limit=limit,
         stop_tokens=stops,
         temperature=draw(st.sampled_from((1.0, 0.5, 2.0))),
         frequency=draw(st.sampled_from((0.0, 0.5, -0.25))),
@@ -78,35 +66,27 @@ def _params(draw: DrawFn) -> Params:
     )
 
 
-_PARAMS = _params()
+_PARAMS, _ENDING = _params(), _params(ends=True)
 
 
 @st.composite
-def scripts(draw: DrawFn, rounds: int | None = None) -> VerifyCase:
+def scripts(draw: DrawFn, group: ScriptGroup, rounds: int | None = None) -> VerifyCase:
     """Cases with a script of `rounds` rounds, or of 2 to 10. Everything shrinks to fewer steps."""
-    page = draw(_PAGE)
+    page = group.page_size
     shared = page * draw(st.integers(0, 8 // page)) if draw(_YES) else 0
     requests = tuple(_request(draw, shared) for _ in range(draw(_REQUESTS)))
     wanted = draw(_ROUNDS) if rounds is None else rounds
-    machine = _Machine(requests)
+    machine = _Machine(requests, group.ends)
     while machine.rounds < wanted:
         machine.take(draw)
-    shape = _shape(draw)
     return VerifyCase(
         requests=requests,
-        shape=shape,
-        layout=_layout(draw, shape, requests, machine, page, shared),
+        shape=group.shape,
+        layout=_layout(draw, group, requests, machine, shared),
         mask=_mask(draw),
         seed=draw(_SEED),
         script=tuple(machine.steps),
     )
-
-
-def _shape(draw: DrawFn) -> AttentionShape:
-    layer = dict(draw(st.sampled_from(LAYERS)))
-    if "visibility" in layer:
-        layer["visibility"] = Window(width=layer["visibility"])
-    return AttentionShape(rotary=_ROTARY, dtype=draw(_DTYPE), **layer)
 
 
 def _request(draw: DrawFn, shared: int) -> Request:
@@ -121,13 +101,13 @@ def _request(draw: DrawFn, shared: int) -> Request:
 
 def _layout(
     draw: DrawFn,
-    shape: AttentionShape,
+    group: ScriptGroup,
     requests: tuple[Request, ...],
     machine: _Machine,
-    page: int,
     shared: int,
 ) -> KVLayout:
     """A pool with room for all requests at their longest, or for most of them."""
+    page = group.page_size
     grown = [machine.grown[b] for b in range(len(requests))]
     pages = _pages(requests, grown, page)
     if draw(_YES):  # now and then a request has to wait, and cached pages have to go
@@ -139,7 +119,7 @@ def _layout(
         pad_slot=draw(st.sampled_from((0, -1))),
         page_table_pad=draw(st.sampled_from((0, -1, pages * page - 1))),
         shared_prefix=shared,
-        evicted=shape.window is not None and draw(_YES),
+        evicted=group.evicted,
     )
 
 
@@ -163,6 +143,7 @@ class _Machine:
     """What is drawn so far, and what each request is ready for."""
 
     requests: tuple[Request, ...]
+    ends: bool
     steps: list[Step] = field(default_factory=list)
     rounds: int = 0
     left: dict[int, int] = field(default_factory=dict)
@@ -188,7 +169,9 @@ class _Machine:
         if kind == "admit":
             b = draw(st.sampled_from(absent))
             self.left[b] = self.requests[b].prefix_len
-            params = draw(_PARAMS) if draw(_SELDOM) else Params()
+            params = (
+                draw(_ENDING if self.ends else _PARAMS) if self.ends or draw(_SELDOM) else Params()
+            )
             self.budget[b] = params.limit or _NO_LIMIT
             self.steps.append(Admit(request=b, params=params))
         elif kind == "prefill":
@@ -251,54 +234,3 @@ class _Machine:
     def _end(self, b: int) -> None:
         self.left.pop(b, None)
         self.grown[b] = 0
-
-
-BLOCK = 12
-"""Scripts of a full unit."""
-
-
-@dataclass(frozen=True)
-class ScriptUnit:
-    """`count` scripts; the same ones whenever and wherever it is drawn. `rounds` None: drawn."""
-
-    profile: str
-    seed: int
-    """Seed of the run."""
-    block: int
-    count: int
-    rounds: int | None = None
-    dtype: str | None = None
-    """Of every script; None: drawn."""
-
-    @property
-    def name(self) -> str:
-        fixed = "" if self.rounds is None else f"{self.rounds}-"
-        return f"{self.profile}-{self.seed}-rounds-{fixed}{self.block}"
-
-
-def script_units(
-    profile: str, run_seed: int, cases: int, dtype: str | None = None
-) -> list[ScriptUnit]:
-    """The units of a run of so many scripts, in a fixed order."""
-    return [
-        ScriptUnit(profile, run_seed, block, min(BLOCK, cases - block * BLOCK), dtype=dtype)
-        for block in range(-(-cases // BLOCK))
-    ]
-
-
-def draw_scripts(unit: ScriptUnit) -> list[VerifyCase]:
-    """The cases of a unit. Hypothesis only generates: it neither mutates, shrinks nor saves."""
-    found: list[VerifyCase] = []
-
-    @seed(int.from_bytes(hashlib.blake2b(unit.name.encode(), digest_size=8).digest(), "big"))
-    @settings_of(unit.profile, examples=unit.count + 1)
-    @given(scripts(unit.rounds))
-    def collect(case: VerifyCase) -> None:
-        found.append(case)
-
-    collect()
-    # The first example is the simplest there is, whatever the seed.
-    kept = found[-unit.count :]
-    if unit.dtype is None:
-        return kept
-    return [replace(case, shape=replace(case.shape, dtype=unit.dtype)) for case in kept]

@@ -80,7 +80,8 @@ SCRIPT_CLASSES = tuple(
     f"rounds:{kind}"
     for kind in (
         "two", "more", "chunked-prefill", "shared-prefix", "none-accepted", "all-accepted",
-        "several-requests", "one-stops", "limit", "stop-tokens", "adjusted-logits", "sampled", "sampled-chain", "pages-behind-the-window", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
+        "several-requests", "one-stops", "limit", "stop-tokens", "adjusted-logits", "sampled", "sampled-chain", "pages-behind-the-window", "window-in-pages",
+        "quantised-cache", "sinks", "alibi", "softcap", "one-leaves", "cancelled", "comes-again", "evicted", "idle-requests",
     )
 )  # fmt: skip
 """Of cases with a script."""
@@ -107,8 +108,16 @@ def _script(case: VerifyCase) -> Iterator[str]:
     yield "rounds:two" if len(rounds) == 2 else "rounds:more"
     if case.layout.shared_prefix:
         yield "rounds:shared-prefix"
-    if case.layout.evicted:
-        yield "rounds:pages-behind-the-window"
+    shape, layout = case.shape, case.layout
+    further = {
+        "pages-behind-the-window": layout.evicted,
+        "window-in-pages": shape.window is not None and layout.page_size > 1,
+        "quantised-cache": shape.kv_dtype is not None,
+        "sinks": shape.sinks,
+        "alibi": shape.alibi,
+        "softcap": shape.softcap is not None,
+    }
+    yield from (f"rounds:{name}" for name, there in further.items() if there)
     for one in rounds:
         if len(one.turns) > 1:
             yield "rounds:several-requests"

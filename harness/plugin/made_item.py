@@ -29,8 +29,9 @@ from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.supply import CASES_A_SCRIPT, case_drawn
 from treeproof.generate.cases import cases
+from treeproof.generate.fitting import fitted
 from treeproof.generate.profiles import settings_of
-from treeproof.generate.scripts import ScriptUnit, draw_scripts, script_units
+from treeproof.generate.script_units import ScriptUnit, draw_scripts, script_units
 from treeproof.generate.shapes import ShapeGroup
 from treeproof.generate.storage import stored
 from treeproof.generate.units import units
@@ -164,7 +165,9 @@ class _Item:
             self._draw(self.share.group)
         for unit in self.share.scripts:
             for case in draw_scripts(unit):
-                self._judge(case, unit.name)
+                able, settings = self.backend.capabilities, self.settings
+                fit = fitted(case, able, settings.device, settings.dtype)
+                self._judge(fit or case, unit.name)
 
     def _draw(self, group: ShapeGroup) -> None:
         name = f"{self.settings.profile}-{self.settings.seed}-{group.name}"

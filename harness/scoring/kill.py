@@ -20,7 +20,7 @@ from treeproof.engine.look import look
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
 from treeproof.generate.profiles import run_seed
-from treeproof.generate.scripts import draw_scripts, script_units
+from treeproof.generate.script_units import draw_scripts, script_units
 from treeproof.generate.units import draw, units
 from treeproof.scoring.asking import Ask, asking
 from treeproof.scoring.pairs import Pair

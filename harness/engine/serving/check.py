@@ -67,6 +67,8 @@ def serve(case: VerifyCase, trial: Trial, recorded: Recorded | None = None) -> M
     if machine is not None:
         trial.failures = [machine.placed(failure) for failure in trial.failures]
     trial.recovered.clear()  # of single rounds, whose rows are not those of the case
+    if machine is not None:
+        machine.layers.close(trial)
     close(trial, trial.instance)
     _verdicts(trial, machine)
     return machine

@@ -14,11 +14,11 @@ from treeproof.contract.counter import permutation
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SPARE_TABLE_ROWS
 from treeproof.contract.script import Admit, Finish, Params, Prefill, Round, Step
-from treeproof.contract.served_model import served_model
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.batch import Batch
 from treeproof.engine.serving.drafting import draft
 from treeproof.engine.serving.ends import Refused, stop_at
+from treeproof.engine.serving.layers import Layers
 from treeproof.engine.serving.memory import Memory, drafter_codes, path_codes
 from treeproof.engine.serving.paging import Paging
 from treeproof.engine.serving.params import asked_of, ending
@@ -49,9 +49,10 @@ class Machine:
         self.case, self.trial, self.device = case, trial, trial.options.device
         self.recorded = recorded
         try:
-            self.model = served_model(case)
+            self.layers = Layers.of(case, trial)
         except ValueError as error:
             raise Refused(str(error)) from None
+        self.model = self.layers.model
         # A model in float32 whose attention is handed numbers of the case's dtype, and gives such.
         self.decoder = Decoder(self.model, torch.float32, self.device)
         backend = trial.backend
@@ -64,7 +65,7 @@ class Machine:
         circle = permutation(rows + SPARE_TABLE_ROWS, case.seed, _TABLE_ROWS)
         after = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
         self.table_rows = [after[b] for b in range(rows)]
-        self.memory = Memory(case, self.model.layers, rows + SPARE_TABLE_ROWS, self.device)
+        self.memory = Memory(case, self.layers, rows + SPARE_TABLE_ROWS, self.device)
         self.paging = Paging(trial, case.layout, nobody=len(case.requests) + rows)
         self.scheduling = Scheduling(trial)
         # A phase reads the whole prefix; where pages of it are given back there is none.
@@ -134,9 +135,7 @@ class Machine:
         chunk = served.prompt[served.ready : end]
         slots = self._slots(served, end)
         memory = self.memory
-        logits = prefill(
-            self.decoder, self.case.shape, chunk, served.ready, slots, memory.k, memory.v
-        )
+        logits = prefill(self.decoder, self.layers, memory, chunk, served.ready, slots)
         codes = path_codes(chunk, served.codes[-1] if served.codes else 0)
         memory.write_companions(slots[served.ready :], codes)
         served.codes += codes
@@ -172,7 +171,10 @@ class Machine:
         if self.drafts:
             draft(self.trial, batch, self.memory, seed)
         batch.fill_up(step, self.table_rows[len(self.case.requests) :], self.paging)
-        made = verify_step(batch, self.memory, seed, self.device, first=self.tally.rounds == 0)
+        made = verify_step(
+            batch, self.layers.parameters, self.memory, seed, self.device,
+            first=self.tally.rounds == 0,
+        )  # fmt: skip
         if self.trial.has("select"):
             made = replaced(made, made=select(self.trial, made))
         refusal = self.trial.backend.capabilities.refusal(made.case, self.device)
@@ -180,7 +182,7 @@ class Machine:
             raise Refused(refusal)
         if self.recorded is not None:
             self.recorded.begin(self.taken, made)
-        done = verify(self.trial, made, self.decoder, self.memory, step.sample)
+        done = verify(self.trial, made, self.layers, self.decoder, self.memory, step.sample)
         if self.recorded is not None:
             self.recorded.end(done)
         self.tally.rounds += 1

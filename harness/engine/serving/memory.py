@@ -10,6 +10,8 @@ from torch import Tensor
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
+from treeproof.engine.serving.layers import Layers
+from treeproof.properties.probes.quantised import codes, decoded
 from treeproof.properties.scene import TORCH_DTYPE
 
 COMPANION_LANES = 8
@@ -26,16 +28,18 @@ class Memory:
     them anew for what was accepted, so no commit moves them.
     """
 
-    def __init__(self, case: VerifyCase, layers: int, table_rows: int, device: str) -> None:
+    def __init__(self, case: VerifyCase, layers: Layers, table_rows: int, device: str) -> None:
         self.device = device
         shape, slots = case.shape, case.layout.num_slots
-        dtype, kv = TORCH_DTYPE[shape.dtype], shape.num_kv_heads
+        self._dtype, self._layer = TORCH_DTYPE[shape.dtype], layers.parameters
+        self._stored = TORCH_DTYPE[shape.kv_dtype or shape.dtype]
+        count, kv = layers.model.layers, shape.num_kv_heads
 
         def loud(*size: int) -> Tensor:
-            return torch.full(size, _LOUD, dtype=dtype, device=device)
+            return torch.full(size, _LOUD, dtype=self._dtype, device=device)
 
-        self.k = loud(layers, slots, kv, shape.head_dim)
-        self.v = loud(layers, slots, kv, shape.v_head_dim)
+        self.k = loud(count, slots, kv, shape.head_dim).to(self._stored)
+        self.v = loud(count, slots, kv, shape.v_head_dim).to(self._stored)
         self.companions = loud(slots, 1, COMPANION_LANES), loud(slots, 1, COMPANION_LANES)
         self.drafter = loud(slots, 1, COMPANION_LANES), loud(slots, 1, COMPANION_LANES)
         page = case.layout.page_size
@@ -64,9 +68,58 @@ class Memory:
         """The drafter's keys and values in these slots (n,), one code a slot."""
         _write(self.drafter, slots, codes)
 
+    def rounded(self, x: Tensor) -> Tensor:
+        """float32, as attention is handed it in the dtype of the case."""
+        return x.to(self._dtype).float()
+
+    def stored(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (n, Hkv, D) and values (n, Hkv, Dv) as the caches hold them: rounded, or as codes."""
+        scales = self._layer.k_scale, self._layer.v_scale
+        if scales[0] is None or scales[1] is None:
+            return k.to(self._stored), v.to(self._stored)
+        return codes(k, scales[0], self._stored), codes(v, scales[1], self._stored)
+
+    def numbers(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """What caches hold (..., Hkv, lanes) as numbers, float64."""
+        scales = self._layer.k_scale, self._layer.v_scale
+        if scales[0] is None or scales[1] is None:
+            return k.double(), v.double()
+        return decoded(k, scales[0]), decoded(v, scales[1])
+
+    def handed(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """What rows that are stored so are as a stage is handed them, in the dtype of the case."""
+        if self._stored == self._dtype:
+            return k, v
+        k, v = self.numbers(k, v)
+        return k.to(self._dtype), v.to(self._dtype)
+
+    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Rows (n, Hkv, lanes), as they are stored, to these slots (n,) of a layer."""
+        movable(self.k[layer])[slots] = movable(k)
+        movable(self.v[layer])[slots] = movable(v)
+
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, Hkv, lanes) float32 of a layer's keys and values in these slots."""
+        k, v = self.numbers(*(_held(cache[layer], slots) for cache in (self.k, self.v)))
+        return k.float(), v.float()
+
+    def held(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """(layers, n, Hkv, lanes) float64 of all layers."""
+        every = ([_held(one, slots) for one in cache] for cache in (self.k, self.v))
+        return self.numbers(*map(torch.stack, every))
+
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """The caches that live by the same slots: each layer's, and the companions."""
         return [*zip(self.k, self.v, strict=True), self.companions]
+
+
+def movable(cache: Tensor) -> Tensor:
+    """The same bits in a dtype whose rows every device moves."""
+    return cache.view(torch.int8) if cache.element_size() == 1 else cache
+
+
+def _held(cache: Tensor, slots: Tensor) -> Tensor:
+    return movable(cache)[slots].view(cache.dtype)
 
 
 def path_codes(tokens: Sequence[int], before: int) -> list[int]:

@@ -131,9 +131,10 @@ class Plain:
         exactly = truth.key_limit.new_zeros(1, len(slots), 1, 1)
         after = served.tokens[gone + 1 : served.ready + 1]
         drafted = drafter_codes(served.codes[gone : gone + len(after)], after)
+        keys, values = memory.held(slots)
         held = [
-            ("keys", memory.k[:, slots], truth.keys[:, gone:], truth.key_limit[:, gone:]),
-            ("values", memory.v[:, slots], truth.values[:, gone:], truth.value_limit[:, gone:]),
+            ("keys", keys, truth.keys[:, gone:], truth.key_limit[:, gone:]),
+            ("values", values, truth.values[:, gone:], truth.value_limit[:, gone:]),
             *(
                 (
                     "companions",

@@ -11,8 +11,9 @@ from msgspec.structs import replace as changed
 from treeproof.backends import reference
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
-from treeproof.contract.inputs import Candidates, VerifyInput
+from treeproof.contract.inputs import Candidates, LayerParameters, VerifyInput
 from treeproof.contract.ledger import SlotLedger
+from treeproof.contract.shape import AttentionShape
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.serving.batch import Batch, of_round
 from treeproof.engine.serving.memory import Memory
@@ -35,6 +36,14 @@ class Step:
     def case(self) -> VerifyCase:
         return self.scene.case
 
+    def of(self, shape: AttentionShape) -> Step:
+        """The same round as layers of another shape have it."""
+        if shape == self.case.shape:
+            return self
+        scene = replace(self.scene, case=changed(self.case, shape=shape))
+        made = replace(self.made, shape=shape, mask_buffer=self.made.mask_buffer.clone())
+        return replace(self, scene=scene, made=made)
+
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
         """The trees by the order of their links."""
@@ -50,7 +59,15 @@ def round_seed(case: VerifyCase, number: int) -> int:
     return address_hash(case.seed, _WORD, number) >> 1
 
 
-def verify_step(batch: Batch, memory: Memory, seed: int, device: str, *, first: bool) -> Step:
+def verify_step(
+    batch: Batch,
+    layer: LayerParameters,
+    memory: Memory,
+    seed: int,
+    device: str,
+    *,
+    first: bool,
+) -> Step:
     """What `build` is handed: slots as the pool gave them, the table and the mask buffer as the last
     round left them."""
     layout = of_round(batch.case.layout)
@@ -61,7 +78,7 @@ def verify_step(batch: Batch, memory: Memory, seed: int, device: str, *, first: 
         columns = (own[:, None] * page + offsets).ravel()
         memory.table[row, : len(columns)] = np.where(columns < 0, layout.page_table_pad, columns)
     ledger = SlotLedger(step, held, page, tuple(batch.table_rows), table=memory.table.copy())
-    scene = Scene(step, ledger, memory.k.device)
+    scene = Scene(step, ledger, memory.k.device, layer)
     made = candidates(step, ledger, device)
     made = replace(made, mask_buffer=memory.mask_buffer(made.mask_buffer))
     return Step(scene, made, batch, first)

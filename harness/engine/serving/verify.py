@@ -6,14 +6,12 @@ is judged by itself and then handed on as it is: what is wrong and not seen at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from treeproof.backends.decoder import Decoder
-from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.sampling import Rule
 from treeproof.engine.checks.declared import judge_declared
 from treeproof.engine.checks.stages import build
@@ -23,7 +21,8 @@ from treeproof.engine.serving.accepting import accept
 from treeproof.engine.serving.committing import commit, extend
 from treeproof.engine.serving.ends import Wrong
 from treeproof.engine.serving.finishing import Served, finish
-from treeproof.engine.serving.forward import forward
+from treeproof.engine.serving.forward import Seen, forward
+from treeproof.engine.serving.layers import Layers
 from treeproof.engine.serving.memory import Memory
 from treeproof.engine.serving.processing import process
 from treeproof.engine.serving.sampling import Drawing, drawing, sample
@@ -46,16 +45,20 @@ class Done:
     drawn: Drawing | None
 
 
-def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, rule: Rule | None) -> Done:
+def verify(
+    trial: Trial, step: Step, layers: Layers, decoder: Decoder, memory: Memory, rule: Rule | None
+) -> Done:
     """Run the round; `rule`: it is sampled by. Raises Wrong, and Violation as `Trial.call` does."""
     vocab = decoder.model.vocab_size
     drawn = None if rule is None else drawing(step, rule, vocab)
-    trial.subject = step.scene
-    built = build(trial, trial.instance, step.scene, step.made)
-    _judge_built(trial, step, built.x, built.produced)
-    memory.keep_mask(built.x.custom_mask)
-    seen = garble(built.x, trial.backend.consumes, step.case.seed)
-    logits = forward(trial, step, decoder, memory, built.x, seen)
+    kinds = [
+        _built(trial, step.of(kind.shape), kind.instance or trial.instance)
+        for kind in reversed(layers.kinds)
+    ]
+    kinds.reverse()
+    seen = kinds[0].given
+    memory.keep_mask(kinds[0].x.custom_mask)
+    logits = forward(trial, step, layers, decoder, memory, kinds)
     memory.write_companions(step.scene.tree_slots, step.batch.codes)
     behind = logits.double().cpu()
     logits = process(trial, step, seen, logits)
@@ -76,10 +79,15 @@ def verify(trial: Trial, step: Step, decoder: Decoder, memory: Memory, rule: Rul
     return Done(prediction.emitted, served, ready, roots, prediction.rows, on_paths, drawn)
 
 
-def _judge_built(trial: Trial, step: Step, x: VerifyInput, produced: Mapping[str, Any]) -> None:
-    trial.produced = dict(produced)
+def _built(trial: Trial, step: Step, instance: Any) -> Seen:
+    """What this object builds for the layers of its kind."""
+    trial.subject = step.scene
+    built = build(trial, instance, step.scene, step.made)
+    trial.produced = dict(built.produced)
     before = len(trial.failures)
-    trial.note(*judge_batch(step.scene, step.made, produced))
-    judge_declared(trial, x)
+    trial.note(*judge_batch(step.scene, step.made, built.produced))
+    judge_declared(trial, built.x)
     if len(trial.failures) > before:
         raise Wrong
+    given = garble(built.x, trial.backend.consumes, step.case.seed)
+    return Seen(step.scene, built.x, given, instance)
