@@ -10,6 +10,7 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text
+from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.terminal import figures, last_words, replay_command
@@ -63,11 +64,21 @@ def step_summary(runs: Sequence[Run]) -> str:
         verdict = of_run(name, last_words(run)[-1].plain)
         lines += [f"### {_text(verdict)}", "", *_matrix(run), ""]
         lines += [f"> {_text(line.plain)}" for line in last_words(run)[:-1]]
+        lines += _left(run)
         for group in run.failures:
             lines += ["", *_failure(run, group)]
         lines += ["", "<details><summary>Sizes, time, seed, versions</summary>", ""]
         lines += [*(f"    {shown(line)}" for line in figures(run)), "", "</details>", ""]
     return _cut(lines)
+
+
+def _left(run: Run) -> list[str]:
+    if not run.left:
+        return []
+    lines = [f"> left unchecked: {_text(line)}" for line in left_lines(run)]
+    parts = [f"    {shown(line, MOST_BYTES)}" for line in left_parts(run)]
+    head = "<details><summary>Left unchecked, part by part</summary>"
+    return [*lines, "", head, "", *parts, "", "</details>"]
 
 
 def _matrix(run: Run) -> list[str]:

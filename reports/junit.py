@@ -15,6 +15,7 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text
+from treeproof.reports.left_lines import left_words
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.terminal import replay_command
@@ -36,6 +37,8 @@ def junit_xml(runs: Sequence[Run]) -> bytes:
             suite.timestamp = run.meta.started[:19]
             for key, value in _properties(run):
                 suite.add_property(key, _safe(value))
+            if backend in run.left:
+                suite.add_property("left unchecked", _safe(left_words(run.left[backend])))
             groups = [group for group in run.failures if group.backend == backend]
             place = ".".join(filter(None, ("treeproof", name.replace(".", "-"), backend)))
             for column in COLUMNS:

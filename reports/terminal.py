@@ -20,6 +20,7 @@ from treeproof.reports.cause import shared_causes
 from treeproof.reports.console import command, prose, write
 from treeproof.reports.failure_block import Explained, failure_block
 from treeproof.reports.ledger_lines import ledger_lines
+from treeproof.reports.left_lines import left_lines
 from treeproof.reports.matrix import matrix_lines, reason_lines
 from treeproof.reports.varies import varies_freely
 
@@ -55,6 +56,9 @@ def summary_lines(run: Run) -> list[Text]:
         lines += [Text("not judged", style="bold"), *reasons, Text("")]
     if run.ledger:
         lines += [Text("known failures", style="bold"), *ledger_lines(run), Text("")]
+    left = left_lines(run)
+    if left:
+        lines += [Text("left unchecked", style="bold"), *(prose(f"  {x}") for x in left), Text("")]
     return [*lines, *map(prose, figures(run)), *_hardly_tried(run)]
 
 

@@ -208,6 +208,16 @@ class Covered(_Event, frozen=True, tag="covered"):
     checks: int
 
 
+class Left(_Event, frozen=True, tag="left"):
+    """Cases of one part of a run that it was asked for and did not come to, on these backends."""
+
+    unit: str
+    backends: tuple[str, ...]
+    cases: int
+    tags: tuple[str, ...] = ()
+    """Event classes that they fall in; empty where they were not drawn yet."""
+
+
 class Began(_Event, frozen=True, tag="began"):
     """What the run does now, in words, where that shows in no other event for a while. It is told to
     listeners and not written down."""
@@ -242,6 +252,7 @@ Event = (
     | Shown
     | Tolerated
     | Covered
+    | Left
     | Began
     | Underway
     | Finished

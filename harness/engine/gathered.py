@@ -16,6 +16,7 @@ from treeproof.contract.event import (
     Diagnosed,
     Event,
     Finished,
+    Left,
     Reduced,
     Shown,
     Tolerated,
@@ -54,6 +55,7 @@ class Gathered:
     seconds: dict[str, float] = field(default_factory=dict)
     """Of all checks but those of the reducer, by part."""
     losses: list[WorkerLost] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
     finished: Finished | None = None
     damage: list[str] = field(default_factory=list)
 
@@ -87,6 +89,8 @@ class Gathered:
             check = event.case, event.backend
             entries = self.tolerated.get(check, frozenset()) | {event.entry}
             self.tolerated[check] = alike.one(entries)
+        elif isinstance(event, Left):
+            self.left.append(event)
         elif isinstance(event, Covered):
             self.covered[event.entry] += event.checks
         elif isinstance(event, Finished):

@@ -15,6 +15,7 @@ from treeproof.contract.event import (
     Diagnosed,
     Event,
     Finished,
+    Left,
     Reduced,
     Tolerated,
     WorkerLost,
@@ -27,6 +28,7 @@ from treeproof.engine.merged_meta import merged_meta
 from treeproof.engine.representatives import reproducer_of
 from treeproof.engine.run_folder import RunFolder
 from treeproof.engine.summary import CLEAN, INCOMPLETE, INTERRUPTED, OWN_FAULT, Run
+from treeproof.engine.unchecked import least_left
 
 _NAMED = 3
 
@@ -110,6 +112,7 @@ class _Union:
                     best, runs[best].found.reduced[key]
                 ):
                     self._smallest[key] = number
+        self._least_left = least_left(runs)
         self._choose()
 
     def _size(self, number: int, event: Reduced) -> tuple[int, int, str]:
@@ -149,8 +152,16 @@ class _Union:
             elif isinstance(event, Tolerated):
                 if self._once(event.case, event.backend, event.identity, event.kind, event.entry):
                     yield event
+            elif isinstance(event, Left):
+                yield from self._left(number, event)
             elif not isinstance(event, Finished):
                 yield event
+
+    def _left(self, number: int, event: Left) -> Iterator[Left]:
+        """For those backends that no other run got further with in this part."""
+        backends = [b for b in event.backends if self._least_left[event.unit, b] == number]
+        if backends:
+            yield msgspec.structs.replace(event, backends=tuple(backends))
 
     def _check(self, number: int, event: Checked) -> Iterator[Checked]:
         at = event.case, event.backend

@@ -12,8 +12,16 @@ from functools import partial
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Began, Checked, Event, Finished, Underway
-from treeproof.contract.failure import ATTENTION, COLUMNS, Identity
-from treeproof.engine.beginning import begin, load_capabilities, new_folder, worker_settings
+from treeproof.contract.failure import COLUMNS, Identity
+from treeproof.engine.beginning import (
+    begin,
+    load_capabilities,
+    load_sources,
+    new_folder,
+    worker_settings,
+)
+from treeproof.engine.budget import budgeted
+from treeproof.engine.coverage import CoverageStore, Covered
 from treeproof.engine.explain import explain_failures
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import MALFORMED, Lost, events_of_loss, not_checked
@@ -34,6 +42,7 @@ from treeproof.engine.supply import (
     saved_sources,
     shaped_sources,
 )
+from treeproof.engine.unchecked import left_events
 from treeproof.engine.worker import CHECKER, InternalError
 from treeproof.engine.worker_pool import Done, WorkerPool
 from treeproof.generate.storage import stored
@@ -75,10 +84,18 @@ def run(
         saved = store.saved({b.name for b in able}) if store else []
         session = _Session(settings, folder, pool, able, ledger, on_event, checker)
         session.explains = settings.reduce if explain is None else explain
+        known = (
+            None if settings.store is None else CoverageStore(settings.store, settings.device_kind)
+        )
+        digests = load_sources(able, pool) if known else {}
+        covered = known.read(digests) if known else {b.name: Covered() for b in able}
+        if settings.time_limit is not None and not settings.endless:
+            sources = budgeted(sources, covered, settings.time_limit)
         session.check_and_reduce(Supply([*saved_sources(saved), *sources], endless))
     finally:
         pool.stop()
     keep_failures(Run.read(folder.path), store, saved)
+    session.keep_coverage(known, digests)
     session.finish()
     return Run.read(folder.path)
 
@@ -90,7 +107,8 @@ def _sources(
     capabilities: Mapping[str, Capabilities],
 ) -> list[Source]:
     if cases is not None:
-        return [Source("given", partial(list, cases))]
+        given = tuple(cases)
+        return [Source("given", partial(list, given), size=len(given))]
     if settings.endless:
         return []
     if settings.trees:
@@ -100,8 +118,7 @@ def _sources(
 
 def _taken(drawn: Drawn, backend: BackendMeta) -> VerifyCase:
     """The case as this backend takes it."""
-    fit = drawn.source.fit
-    case = drawn.case if fit is None else fit(drawn.case, backend.name)
+    case = drawn.source.fitted(drawn.case, backend.name)
     return stored(case, backend.cache_layouts if drawn.source.varied else ())
 
 
@@ -132,6 +149,8 @@ class _Session:
     failed: bool = False
     last_begun: bool = False
     """Sources that come last have begun."""
+    in_rounds: bool = False
+    """The source at hand is one of those."""
     first_verdict: float = 0.0
     last_verdict: float = 0.0
     kept: set[str] = field(default_factory=set)
@@ -155,6 +174,8 @@ class _Session:
         try:
             if self.backends:
                 self.reason = self._check_all(supply)
+                for event in left_events(supply, self.backends):
+                    self.emit(event)
                 if self.settings.reduce:
                     so_far = Run.read(self.folder.path)
                     self._tell("reducing", so_far)
@@ -179,6 +200,14 @@ class _Session:
         count = len(so_far.failures)
         if count:
             self.on_event(Began(what=f"{does} {count} failure{'s' if count > 1 else ''}"))
+
+    def keep_coverage(self, known: CoverageStore | None, sources: Mapping[str, str]) -> None:
+        if known is None:
+            return
+        try:
+            known.add(sources, Run.read(self.folder.path), ended=self.exit_code is None)
+        except OSError as error:  # it costs the next run its order, and this one nothing
+            self.reason = "; ".join(filter(None, [self.reason, f"coverage was not kept: {error}"]))
 
     def finish(self) -> None:
         for event in self.ledger.counts():
@@ -229,20 +258,20 @@ class _Session:
         return time.time() + self.settings.time_limit - (time.monotonic() - self.started)
 
     def _start(self, drawn: Drawn) -> None:
-        if drawn.source.last:
+        if drawn.source.last and not self.in_rounds:
             self._settle_all()
-        wanted = drawn.source.backends
+        # A soak, which has scripts all along, waits for the first of them only.
+        self.in_rounds = drawn.source.last or (self.in_rounds and self.settings.endless)
         takers: dict[VerifyCase, list[BackendMeta]] = {}
         for backend in self.backends:
-            attends = "attend" in backend.stages or drawn.source.probes != ATTENTION
-            if attends and (not wanted or backend.name in wanted):
+            if drawn.source.is_for(backend):
                 takers.setdefault(_taken(drawn, backend), []).append(backend)
         for case, backends in (takers or {drawn.case: []}).items():
             self._give(case, backends, drawn)
 
     def _settle_all(self) -> None:
         """Wait for what is under way, but for other scripts."""
-        while not self.last_begun and self.pool.busy:
+        while self.pool.busy:
             for outcome in self.pool.wait():
                 self._settle(outcome)
         self.last_begun = True

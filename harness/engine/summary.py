@@ -30,6 +30,7 @@ from treeproof.engine.failure_group import SEVERITIES, FailureGroup
 from treeproof.engine.gathered import Gathered, Key
 from treeproof.engine.ledger_state import EntryState, KnownFailures, entry_states
 from treeproof.engine.run_folder import Damage, RunFolder, RunMeta
+from treeproof.engine.unchecked import Unchecked, unchecked
 
 CLEAN, VIOLATED, INCOMPLETE, OWN_FAULT, INTERRUPTED = 0, 1, 3, 4, 130
 
@@ -186,6 +187,11 @@ class Run:
     @property
     def losses(self) -> tuple[WorkerLost, ...]:
         return tuple(self.found.losses)
+
+    @cached_property
+    def left(self) -> dict[str, Unchecked]:
+        """What it did not come to, by backend."""
+        return unchecked(self.found.left, self.cases, self.checks)
 
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:

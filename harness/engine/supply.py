@@ -19,6 +19,7 @@ from treeproof.contract.event import CaseDrawn
 from treeproof.contract.failure import ATTENTION, PROBES
 from treeproof.engine.completed import SAVED
 from treeproof.engine.levelled import Width, by_width, levelled
+from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.shards import share
 from treeproof.engine.store import Saved
@@ -49,6 +50,23 @@ class Source:
     """What a backend gets in place of a case that is drawn; None: that case."""
     last: bool = False
     """Only once all cases before have been settled, and only for backends that pass them."""
+    first: bool = False
+    """Before all others: most trees in the least time."""
+    size: int = 1
+    """Cases that it draws, as many as are asked of it: some may turn out to be one case."""
+    cases: tuple[VerifyCase, ...] | None = None
+    """Where they were drawn before its turn."""
+    seconds: float = 0.0
+    """The time that took."""
+
+    def is_for(self, backend: BackendMeta) -> bool:
+        """Whether the backend gets its cases."""
+        attends = "attend" in backend.stages or self.probes != ATTENTION
+        return attends and (not self.backends or backend.name in self.backends)
+
+    def fitted(self, case: VerifyCase, backend: str) -> VerifyCase:
+        """What a backend gets in place of one of its cases."""
+        return case if self.fit is None else self.fit(case, backend)
 
 
 @dataclass(frozen=True)
@@ -86,14 +104,21 @@ class Supply:
             if source is None:
                 return None
             start = time.perf_counter()
-            cases = source.draw()
-            seconds = (time.perf_counter() - start) / max(1, len(cases))
+            cases = source.draw() if source.cases is None else source.cases
+            seconds = (time.perf_counter() - start + source.seconds) / max(1, len(cases))
             each = source.cost / max(1, len(cases))
             self._drawn.extend(Drawn(case, source, seconds, each) for case in cases)
             self._begun += source.cost if not cases else 0.0
         drawn = self._drawn.popleft()
         self._begun += drawn.cost
         return drawn
+
+    def unchecked(self) -> Iterator[tuple[Source, int, Sequence[VerifyCase]]]:
+        """Of each source that is not used up: how many cases are left, and those that are drawn."""
+        if self._drawn:
+            yield self._drawn[0].source, len(self._drawn), [drawn.case for drawn in self._drawn]
+        for source in self._sources:
+            yield source, source.size, source.cases or ()
 
     @property
     def share(self) -> float:
@@ -120,7 +145,6 @@ def drawn_sources(settings: RunSettings, able: Mapping[str, Capabilities]) -> li
     own = share(drawn, settings.shard, lambda unit: unit.cost, lambda unit: unit.shape.name)
     single = [source for unit in own for source in _unit_sources(unit, able)]
     count = sum(unit.count for unit in drawn)
-    # Bulk first: most trees in the least time.
     return [
         *_bulk_sources(settings, count, able),
         *single,
@@ -155,7 +179,7 @@ def _fitted_sources(
             if fit is not None:
                 takers.setdefault(fit, set()).add(name)
     return [
-        Source(unit.name, partial(_just, case), frozenset(names), probes=ATTENTION)
+        Source(unit.name, partial(_just, case), frozenset(names), probes=ATTENTION, first=True)
         for case, names in takers.items()
     ]
 
@@ -176,6 +200,7 @@ def _script_sources(
             cost=CASES_A_SCRIPT * unit.count,
             fit=_fit_for(able, settings),
             last=True,
+            size=unit.count,
         )
         for unit in own
     ]
@@ -225,7 +250,9 @@ def _unit_sources(unit: WorkUnit, able: Mapping[str, Capabilities]) -> list[Sour
         return list(dict.fromkeys(levelled(case, width) for case in draw(unit)))
 
     return [
-        Source(unit.name, partial(cases, width), names, varied=True, cost=unit.cost)
+        Source(
+            unit.name, partial(cases, width), names, varied=True, cost=unit.cost, size=unit.count
+        )
         for width, names in by_width(able).items()
     ]
 

@@ -21,6 +21,7 @@ from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
 from treeproof.engine.in_flight import Entering, InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+from treeproof.engine.source_digest import source_digest
 from treeproof.engine.watchdog import Watch, watchdog
 
 DEAD_CONTEXT = 86
@@ -117,6 +118,11 @@ def probe(reference: str) -> BackendMeta:
 def capabilities(reference: str) -> Capabilities:
     """What a backend that can be loaded says it can do."""
     return load(reference).capabilities
+
+
+def source(reference: str) -> str:
+    """A digest of the source of a backend that can be loaded."""
+    return source_digest(load(reference).source)
 
 
 def device_name(device: str) -> str:

@@ -16,6 +16,7 @@ from treeproof.engine.summary import Run
 from treeproof.reports.acceptance import Accepted, accepted
 from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
+from treeproof.reports.left_lines import left_parts
 from treeproof.reports.matrix import Tally, reason_lines, tallies
 from treeproof.reports.page.drawing import drawing_of
 from treeproof.reports.page.rounds import rounds_of
@@ -98,6 +99,8 @@ class Page:
     accepted: tuple[tuple[str, Accepted], ...]
     """Name of the run, where there are several, and drafts accepted in one way."""
     reasons: tuple[str, ...]
+    left: tuple[str, ...]
+    """What was not come to, part by part."""
     warnings: tuple[str, ...]
     blocks: tuple[Block, ...]
     drawings: tuple[dict[str, Any], ...]
@@ -131,6 +134,9 @@ def page_of(runs: Sequence[Run]) -> Page:
         rows=tuple(row for run, name in named for row in _rows(run, name)),
         accepted=tuple((name, one) for run, name in named for one in accepted(run)),
         reasons=tuple(_reasons(named)),
+        left=tuple(
+            of_run(name, shown(line, 200_000)) for run, name in named for line in left_parts(run)
+        ),
         warnings=tuple(warnings),
         blocks=tuple(blocks),
         drawings=tuple(drawings),

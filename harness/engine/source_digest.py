@@ -1,0 +1,175 @@
+"""Has a backend changed? A digest of its source, and of all that it imports.
+
+It decides what a short run begins with, and no verdict: what cannot be followed, such as a module whose
+name is made up while the program runs, is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+MOST_FILES = 400
+"""Of one backend; a whole engine that is installed for editing would take seconds to read."""
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A file of source, and the name that its relative imports go by; empty of a file that is run."""
+
+    name: str
+    path: Path
+
+    @property
+    def package(self) -> str:
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+
+def source_digest(source: str) -> str:
+    """Of a backend that is loaded in this process; `source` is where it was registered, as its
+    description says it: `path/to/file.py:name` or `module:name`.
+
+    Of packages that are installed the installer's own list of digests is taken, of all else the files:
+    Python's are followed to what they import.
+    """
+    locate = cache(_locate)
+    start = _start(source)
+    seen: dict[Path, str] = {}
+    installed: set[str] = set()
+    waiting = deque([start] if start else [])
+    while waiting and len(seen) < MOST_FILES:
+        module = waiting.popleft()
+        if module.path in seen:
+            continue
+        data = module.path.read_bytes()
+        seen[module.path] = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if module.path.suffix != ".py":
+            continue
+        for name in _imports(data, module.package):
+            found = locate(name)
+            if found is None or not _followed(found, module):
+                installed.add(name.partition(".")[0])
+            elif found.path not in seen:
+                waiting.append(found)
+    lists = sorted(_record(n) for n in installed - sys.stdlib_module_names if locate(n) is not None)
+    # Where a file lies is not what it says: a checkout elsewhere is the same source.
+    text = "\n".join([*sorted(seen.values()), *lists])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _start(source: str) -> _Module | None:
+    where = source.rpartition(":")[0]
+    return _Module("", Path(where)) if where.endswith(".py") else _locate(where)
+
+
+def _imports(data: bytes, package: str) -> Iterator[str]:
+    """Names of modules that a file may import, at its top or in a function; also names that are none."""
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError):  # for another Python, and so not for this one to import
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _and_above(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *filter(None, [base])])
+            if base:
+                yield from _and_above(base)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _and_above(name: str) -> Iterator[str]:
+    """A module and the packages that are imported on the way to it."""
+    parts = name.split(".")
+    yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
+
+
+def _locate(name: str) -> _Module | None:
+    """The file of a module, without importing it."""
+    spec: ModuleSpec | None = None
+    locations: list[str] | None = None
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        spec = _find(".".join(parts[:i]), locations)
+        if spec is None:
+            return None
+        locations = list(spec.submodule_search_locations or ()) or None
+        if locations is None and i < len(parts):
+            return None
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None
+    path = Path(spec.origin)
+    return _Module(name, path) if path.is_file() else None
+
+
+def _find(name: str, locations: list[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, locations)
+        except (
+            ImportError,
+            AttributeError,
+            ValueError,
+        ):  # somebody else's, for a name that may be none
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def _followed(found: _Module, by: _Module) -> bool:
+    """Own files are; of installed packages there is a list, and treeproof has a version."""
+    if found.name.startswith("treeproof."):
+        return found.name.startswith("treeproof.backends.") and by.name.startswith("treeproof.")
+    if found.name == "treeproof":
+        return False
+    return not any(found.path.is_relative_to(place) for place in _installed_places())
+
+
+@cache
+def _installed_places() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+@cache
+def _record(package: str) -> str:
+    """What an installed package is: the digests of its files, as the installer listed them."""
+    lists = [
+        f"{found.name} {found.version} {_digest(found.read_text('RECORD') or '')}"
+        for found in _distributions(package)
+    ]
+    return f"{package}: {', '.join(lists)}"
+
+
+def _digest(record: str) -> str:
+    lines = sorted(line for line in record.splitlines() if ",sha256=" in line)
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+
+
+def _distributions(package: str) -> list[importlib.metadata.Distribution]:
+    """What was installed and has this package at its top; most are called as it is."""
+    try:
+        return [importlib.metadata.distribution(package)]
+    except importlib.metadata.PackageNotFoundError:
+        names = _names_of_distributions().get(package, ())
+        return [importlib.metadata.distribution(name) for name in sorted(set(names))]
+
+
+@cache
+def _names_of_distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
