@@ -42,6 +42,7 @@ _GATHERED = 1 << 18
         "v_scale",
     },
     capabilities=Capabilities(
+        sibling_order="ascending",
         nan_safe=True,
         softcap=True,
         sinks=True,

@@ -35,6 +35,7 @@ from treeproof.contract.registry import register
     },
     # A hidden value is multiplied by a weight of 0, and 0 * NaN is NaN.
     capabilities=Capabilities(
+        sibling_order="ascending",
         nan_safe=False,
         softcap=True,
         sinks=True,

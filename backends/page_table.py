@@ -37,6 +37,7 @@ _GATHERED = 1 << 18
         "v_scale",
     },
     capabilities=Capabilities(
+        sibling_order="ascending",
         nan_safe=True,
         capturable=True,
         softcap=True,

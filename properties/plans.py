@@ -25,15 +25,46 @@ class Plan:
     rows: tuple[int, ...]
 
 
+Siblings = tuple[tuple[tuple[int, ...], ...], ...]
+"""Of each request and each of its rows: the children's rows, as links go through them."""
+
+
 def vocabulary(case: VerifyCase) -> int:
     """Two tokens more than the most children of a row."""
     return 2 + max(1, *(len(r.tree.children(v)) for r in case.requests for v in range(len(r.tree))))
 
 
-def plans_of(case: VerifyCase) -> tuple[Plan, ...]:
-    """Of each request. Links go by ascending rows, so siblings do here."""
+def plans_of(case: VerifyCase, siblings: Siblings | None = None) -> tuple[Plan, ...]:
+    """Of each request; `siblings` None: by ascending rows."""
     size = vocabulary(case)
-    return tuple(_plan(request, size, case.seed, b) for b, request in enumerate(case.requests))
+    plans = tuple(_plan(request, size, case.seed, b) for b, request in enumerate(case.requests))
+    return plans if siblings is None else in_order(plans, siblings)
+
+
+def in_order(plans: tuple[Plan, ...], siblings: Siblings) -> tuple[Plan, ...]:
+    """The same trees with the same tokens, siblings in this order."""
+    return tuple(map(_in_order, plans, siblings))
+
+
+def _in_order(plan: Plan, below: tuple[tuple[int, ...], ...]) -> Plan:
+    token = dict(zip(plan.rows, plan.tree.tokens, strict=True))
+    rows, parents = [0], [-1]
+    for node, row in enumerate(rows):
+        rows += below[row]
+        parents += [node] * len(below[row])
+    return Plan(CandidateTree(tuple(token[row] for row in rows), tuple(parents)), tuple(rows))
+
+
+def ascending(case: VerifyCase) -> Siblings:
+    """Children by ascending rows."""
+    found = []
+    for request in case.requests:
+        below: list[list[int]] = [[] for _ in request.parent_rows]
+        for row, parent in enumerate(request.parent_rows):
+            if parent >= 0:
+                below[parent].append(row)
+        found.append(tuple(map(tuple, below)))
+    return tuple(found)
 
 
 def flat_tokens(case: VerifyCase, plans: tuple[Plan, ...]) -> npt.NDArray[np.int64]:

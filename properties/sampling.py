@@ -16,7 +16,7 @@ import numpy as np
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash, hash_words
-from treeproof.properties.plans import Plan, flat_tokens, plans_of, vocabulary
+from treeproof.properties.plans import Plan, Siblings, flat_tokens, plans_of, vocabulary
 from treeproof.properties.sampled import Sampled
 
 UNIT = 1 << 12
@@ -27,10 +27,10 @@ _THRESHOLDS = ((0.625, 1.0), (1.0, 0.75), (0.0, 1.0))
 float, and no nearer to a coin than a third of 2**-13."""
 
 
-def target_only_launches(case: VerifyCase) -> list[Sampled]:
+def target_only_launches(case: VerifyCase, siblings: Siblings | None) -> list[Sampled]:
     """A few paths to a leaf, and one that stops on the way, by coins on edges; then by coins between
     them, by lower thresholds, and by arbitrary numbers."""
-    size, plans = vocabulary(case), plans_of(case)
+    size, plans = vocabulary(case), plans_of(case, siblings)
     turns = min(_MOST_TURNS, max(len(plan.tree.leaves) for plan in plans))
     beside = _directed(blank(case, plans, size), [range(len(p.tree)) for p in plans], -1, True)
     found = []

@@ -13,7 +13,7 @@ from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.counter import address_hash
 from treeproof.contract.sampling import CHAIN, GREEDY, TARGET_ONLY, TYPICAL, Rule
 from treeproof.contract.tree import CandidateTree
-from treeproof.properties.plans import plans_of, vocabulary
+from treeproof.properties.plans import Siblings, plans_of, vocabulary
 from treeproof.properties.sampled import Floats, Sampled
 from treeproof.properties.sampling import (
     UNIT,
@@ -30,15 +30,15 @@ _CLOSE = 2.0**-17
 """Beside an edge, and further from it than float32 can lose over a few dozen tokens."""
 
 
-def launches(case: VerifyCase, rule: Rule) -> list[Sampled]:
-    """Those of one rule. Of `chain` the case is `as_chains(case)`."""
-    made: Mapping[Rule, Callable[[VerifyCase], list[Sampled]]] = {
+def launches(case: VerifyCase, rule: Rule, siblings: Siblings | None = None) -> list[Sampled]:
+    """Those of one rule; `siblings` None: by ascending rows. Of `chain` the case is `as_chains(case)`."""
+    made: Mapping[Rule, Callable[[VerifyCase, Siblings | None], list[Sampled]]] = {
         TARGET_ONLY: target_only_launches,
         CHAIN: _chain_launches,
         GREEDY: _greedy_launches,
         TYPICAL: _typical_launches,
     }
-    return made[rule](case)
+    return made[rule](case, siblings)
 
 
 def as_chains(case: VerifyCase) -> VerifyCase:
@@ -63,10 +63,10 @@ def _as_chain(request: Request, depth: int) -> Request:
     )
 
 
-def _chain_launches(case: VerifyCase) -> list[Sampled]:
+def _chain_launches(case: VerifyCase, siblings: Siblings | None) -> list[Sampled]:
     """The whole chain, and a refusal on the way: by coins on edges, then by numbers of any kind with
     coins close to edges."""
-    plans, size = plans_of(case), vocabulary(case) + 1
+    plans, size = plans_of(case, siblings), vocabulary(case) + 1
     steps = max(1, *(len(plan.tree) - 1 for plan in plans))
     empty = replace(
         blank(case, plans, size), rule=CHAIN,
@@ -138,9 +138,9 @@ def _close_step(
     return p, q, edge * (1 - _CLOSE if accepted else 1 + _CLOSE)
 
 
-def _greedy_launches(case: VerifyCase) -> list[Sampled]:
+def _greedy_launches(case: VerifyCase, siblings: Siblings | None) -> list[Sampled]:
     """To a leaf, and to a node on the way, with ties that the smaller token wins; coins mislead."""
-    plans, size = plans_of(case), vocabulary(case)
+    plans, size = plans_of(case, siblings), vocabulary(case)
     empty, found = replace(blank(case, plans, size), rule=GREEDY), []
     for turn in (0, 1):
         probs, coins = empty.probs.copy(), empty.coins.copy()
@@ -178,9 +178,9 @@ def _peak(token: int, size: int, words: Sequence[int]) -> Floats:
     return law
 
 
-def _typical_launches(case: VerifyCase) -> list[Sampled]:
+def _typical_launches(case: VerifyCase, siblings: Siblings | None) -> list[Sampled]:
     """Peaked and flat laws, so that some children are admissible and others are not, by a hair too."""
-    plans, size = plans_of(case), vocabulary(case)
+    plans, size = plans_of(case, siblings), vocabulary(case)
     empty, found = replace(blank(case, plans, size), rule=TYPICAL, exact=False), []
     for turn, (epsilon, delta) in enumerate(((0.09, 0.3), (0.5, 0.9), (0.125, 1.0))):
         probs, last = empty.probs.copy(), empty.last.copy()

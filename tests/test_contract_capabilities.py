@@ -181,7 +181,7 @@ def test_a_backend_of_quantised_caches_alone_is_sent_no_other() -> None:
 def test_every_limit_is_in_the_table() -> None:
     no_limits = {"nan_safe", "stores_kv", "deterministic", "capturable", "devices"}
     no_limits |= {"tree_kv", "lse_base", "lse_includes_sink", "empty_rows", "vocab_size"}
-    no_limits |= {"draft_vocabulary", "sampling", "own_coins"}
+    no_limits |= {"draft_vocabulary", "sampling", "own_coins", "sibling_order"}
     limits = {name for limit, *_ in LIMITS for name in limit}
     abilities = {name for ability, *_ in ABILITIES for name in ability}
     assert limits | abilities | no_limits == {

@@ -49,6 +49,7 @@ def capabilities() -> Capabilities:
     """Of builder and verifier in any form: neither sees the layer, so any layer will do."""
     return beside_attention(
         max_rows=MOST_ROWS,
+        sibling_order="ascending",
         # One number of draft tokens for the whole batch.
         ragged=False,
         pad_rows=False,

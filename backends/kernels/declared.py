@@ -22,4 +22,5 @@ def capabilities(*, nan_safe: bool) -> Capabilities:
         softcap=True,
         sinks=True,
         sampling={TARGET_ONLY, GREEDY},
+        sibling_order="ascending",
     )

@@ -43,7 +43,9 @@ from treeproof.contract.stopping import Finished, StopRules
         "retrieve_next_token",
         "retrieve_next_sibling",
     },
-    capabilities=Capabilities(draft_vocabulary=True, sampling=frozenset(RULES)),
+    capabilities=Capabilities(
+        draft_vocabulary=True, sampling=frozenset(RULES), sibling_order="ascending"
+    ),
 )
 class Reference:
     """Nine stages; it has no attention of its own."""

@@ -14,6 +14,7 @@ from treeproof.contract.shape import Dtype
 from treeproof.contract.typed import Typed
 
 RowOrder = Literal["any", "parent-first", "breadth-first"]
+SiblingOrder = Literal["any", "ascending", "descending"]
 Device = Literal["cpu", "cuda"]
 MaskName = Literal["FULL_MASK", "QLEN_ONLY", "QLEN_ONLY_BITPACKING"]
 PadSlot = Literal[0, -1]
@@ -65,7 +66,8 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     values, rounded to the case's dtype). `lse_base`, `lse_includes_sink`: what the returned
     log-sum-exp means. `empty_rows`: what becomes of a softmax over no key: output 0 and log-sum-exp
     -inf, NaN, or anything. `vocab_size`: the tokens that `forward` takes lie below it. `sampling`: rules of acceptance that `sample` knows.
-    `own_coins`: it draws its coins itself, by `Sampling.seed` or by torch's generators, which are seeded with that
+    `sibling_order`: how links of its build go through the children of a row, by the rows' numbers; `sample`
+    is judged by the links that it is handed, whatever their order. `own_coins`: it draws its coins itself, by `Sampling.seed` or by torch's generators, which are seeded with that
     before each call; where it is `deterministic`, alike for equal seeds.
 
     Raises ValueError naming the field where no case can have such a value: a typing error would
@@ -110,6 +112,7 @@ class Capabilities(Typed, frozen=True, kw_only=True):
     vocab_size: Annotated[int, Meta(ge=2)] | None = None
     sampling: Set[Rule] = frozenset({TARGET_ONLY})
     own_coins: bool = False
+    sibling_order: SiblingOrder = "any"
 
     def refusal(self, case: VerifyCase, device: str) -> str | None:
         """Why this case is outside the capabilities, or None where it is inside."""

@@ -27,7 +27,7 @@ KINDS = frozenset({
     "wrong-logits", "wrong-lse", "wrong-merge", "wrong-merged-lse", "wrong-next-root", "wrong-pages",
     "wrong-processing", "wrong-reason", "wrong-served",
     "wrong-parent", "wrong-prefix-sum", "wrong-retrieve-index", "wrong-rotation", "wrong-selection",
-    "wrong-shape", "wrong-slot", "wrong-table-length", "wrong-table-slot", "wrong-token",
+    "wrong-shape", "wrong-sibling-order", "wrong-slot", "wrong-table-length", "wrong-table-slot", "wrong-token",
     "wrong-type", "wrong-walk", "wrong-weight",
     "drafted-key-kept", "tail-not-copied", "wrong-draft-position", "wrong-draft-slot",
     "wrong-hidden-row", "wrong-next-token",

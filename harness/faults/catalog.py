@@ -47,6 +47,7 @@ from treeproof.faults import (
     samples,
     selects,
     served,
+    sibling_order,
     slots,
     state,
     walk_edits,
@@ -108,6 +109,7 @@ FAULTS: tuple[Fault, ...] = (
     *last_round.FAULTS,
     *captured.FAULTS,
     *later_layers.FAULTS,
+    *sibling_order.FAULTS,
 )
 
 

@@ -14,6 +14,7 @@ from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import candidate, kv, position, traversal
 from treeproof.properties.declared import closures, declarations
+from treeproof.properties.sibling_order import judge_siblings, recover_siblings
 from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation, contract_failure
 from treeproof.properties.visibility import judge
@@ -80,6 +81,10 @@ def _links(trial: Trial, x: VerifyInput) -> None:
     parents = traversal.recover_links(down, right, rows)
     trial.recover("traversal", "declared", "parents", parents)
     failures = traversal.judge_parents(trial.case, parents, "build")
+    siblings = recover_siblings(trial.case, down, right)
+    if siblings is not None:
+        declared = trial.backend.capabilities.sibling_order
+        failures += judge_siblings(trial.case, siblings, declared)
     for name, table in zip(_CHAIN, (down, right), strict=True):
         failures += traversal.judge_link_cells(trial.case, name, table, "build")
     if "retrieve_parent_token" in trial.produced:

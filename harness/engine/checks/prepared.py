@@ -16,6 +16,7 @@ from treeproof.generate.data import LogicalData, logical_data
 from treeproof.generate.pool import candidates
 from treeproof.oracles.path import PathResult, attend_batch
 from treeproof.properties.kv import Move, moves
+from treeproof.properties.plans import Siblings
 from treeproof.properties.processing import Processed, processings
 from treeproof.properties.sampled import Sampled
 from treeproof.properties.sampling_rules import as_chains, launches
@@ -30,13 +31,15 @@ class SampledLaunches:
     case: VerifyCase
 
     @cached_property
-    def _made(self) -> dict[Rule, list[Sampled]]:
+    def _made(self) -> dict[tuple[Rule, Siblings | None], list[Sampled]]:
         return {}
 
-    def of(self, rule: Rule) -> list[Sampled]:
-        if rule not in self._made:
-            self._made[rule] = launches(self.case_of(rule), rule)
-        return self._made[rule]
+    def of(self, rule: Rule, siblings: Siblings | None = None) -> list[Sampled]:
+        """`siblings`: as links go through them, None: by ascending rows."""
+        kind = rule, siblings
+        if kind not in self._made:
+            self._made[kind] = launches(self.case_of(rule), rule, siblings)
+        return self._made[kind]
 
     def case_of(self, rule: Rule) -> VerifyCase:
         """The trees that a rule is asked about."""

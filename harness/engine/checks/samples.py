@@ -21,7 +21,9 @@ from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.properties import contract
+from treeproof.properties.plans import Siblings, ascending
 from treeproof.properties.sampled import Sampled, judge_sampled
+from treeproof.properties.sibling_order import recover_siblings
 from treeproof.properties.violation import Violation
 
 
@@ -76,13 +78,14 @@ def _tried(trial: Trial, x: VerifyInput, rule: Rule) -> _Tried:
 
 def sampled(trial: Trial, x: VerifyInput, rule: Rule) -> Iterator[tuple[Sampled, Accepted]]:
     """Each launch of a rule and what the backend returned for it. Raises Violation."""
+    siblings = None if rule == CHAIN else sibling_order(trial, x)
     if rule == CHAIN:
         case = trial.prepared.sampled.case_of(rule)
         if trial.backend.capabilities.refusal(case, trial.options.device) is not None:
             return
         x = build_reference(staged(case, trial.options.device)[1])
     seen = garble(x, trial.backend.consumes, trial.case.seed)
-    for launch in trial.prepared.sampled.of(rule):
+    for launch in trial.prepared.sampled.of(rule, siblings):
         given = _inputs(trial, seen, launch)
         handed = copied(given[0]), copied(given[1])
         result = trial.call("sample", trial.instance.sample, *handed)
@@ -90,6 +93,18 @@ def sampled(trial: Trial, x: VerifyInput, rule: Rule) -> Iterator[tuple[Sampled,
             trial.unchanged("sample", before, after)
         requests = len(launch.case.requests)
         yield launch, contract.valid_accepted(result, requests, x.spec_steps, "sample")
+
+
+def sibling_order(trial: Trial, x: VerifyInput) -> Siblings | None:
+    """As the links go that `sample` is handed; None where that is by ascending rows, or no tree at all, or
+    where it reads no links."""
+    tables = x.retrieve_next_token, x.retrieve_next_sibling
+    if not {"retrieve_next_token", "retrieve_next_sibling"} <= trial.backend.consumes:
+        return None
+    if tables[0] is None or tables[1] is None:
+        return None
+    siblings = recover_siblings(trial.case, tables[0].tolist(), tables[1].tolist())
+    return None if siblings == ascending(trial.case) else siblings
 
 
 def _inputs(trial: Trial, seen: VerifyInput, launch: Sampled) -> tuple[VerifyInput, Sampling]:

@@ -8,7 +8,7 @@ from treeproof.contract.inputs import VerifyInput
 from treeproof.contract.sampling import TARGET_ONLY
 from treeproof.diagnosis.evidence import Group, Walk
 from treeproof.engine.checks.requests import processed
-from treeproof.engine.checks.samples import sampled
+from treeproof.engine.checks.samples import sampled, sibling_order
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.observing.rounds import local, trimmed
 
@@ -17,6 +17,8 @@ def observe_sample(trial: Trial, x: VerifyInput, found: dict[Group, Any]) -> Non
     can = trial.backend.capabilities
     if not trial.has("sample") or TARGET_ONLY not in can.sampling or can.own_coins:
         return
+    if sibling_order(trial, x) is not None:
+        return  # causes are stated of siblings by ascending rows
     lines = []
     for launch, done in sampled(trial, x, TARGET_ONLY):
         results = (done.accept_index, done.accept_len, done.tokens)

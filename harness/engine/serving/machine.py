@@ -28,7 +28,6 @@ from treeproof.engine.serving.recorded import Recorded
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.scheduling import Scheduling
 from treeproof.engine.serving.selecting import select
-from treeproof.engine.serving.step import Step as RoundStep
 from treeproof.engine.serving.step import round_seed, verify_step
 from treeproof.engine.serving.tally import Tally
 from treeproof.engine.serving.verify import Done, verify
@@ -187,7 +186,7 @@ class Machine:
             self.recorded.end(done)
         self.tally.rounds += 1
         for b, served in enumerate(batch.ready):
-            self._settle(served, made, done, b)
+            self._settle(served, done, b)
         batch.let_idle_go(self.paging)
 
     def _to_draft(self, ready: int) -> int:
@@ -196,7 +195,7 @@ class Machine:
             return 0
         return served_columns(self.case.requests, ready, self.paging.page)
 
-    def _settle(self, served: Served, made: RoundStep, done: Done, b: int) -> None:
+    def _settle(self, served: Served, done: Done, b: int) -> None:
         """The request after a round: what it emitted, what it holds, what the cache may know of it."""
         first = served.ready
         written = [served.tokens[-1], *done.emitted[b][:-1]]
@@ -206,7 +205,7 @@ class Machine:
             failures = self.plain.emit(served, done.emitted[b], self.tally)
         else:
             failures = self.plain.emit_drawn(
-                served, done.emitted[b], made.plans[b], done.drawn.rule, done.drawn.coins[b],
+                served, done.emitted[b], done.drawn.plans[b], done.drawn.rule, done.drawn.coins[b],
                 self.tally,
             )  # fmt: skip
         stop_at(self.trial, failures or self.plain.judge_logits(served, done.logits[b]))

@@ -12,6 +12,7 @@ from treeproof.backends import reference
 from treeproof.contract.counter import address_hash
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.sampling import CHAIN, Rule, Sampling
+from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.coins import Coins, any_coins, led_coins
 from treeproof.engine.serving.ends import stop_at
@@ -19,23 +20,26 @@ from treeproof.engine.serving.processing import laws
 from treeproof.engine.serving.stage import ask, judged
 from treeproof.engine.serving.step import Step
 from treeproof.properties import contract
-from treeproof.properties.plans import flat_tokens
+from treeproof.properties.plans import Plan, Siblings, flat_tokens, in_order
 from treeproof.properties.sampled import Sampled, judge_sampled
 from treeproof.properties.traversal import Prediction
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The coins of a round, of each of its requests."""
+    """The coins of a round, of each of its requests, and its tree as the links go."""
 
     rule: Rule
     coins: tuple[Coins, ...]
+    plans: tuple[Plan, ...]
 
 
-def drawing(step: Step, rule: Rule, vocab: int) -> Drawing:
-    """Coins by the plain law along each turn's path: float64, and no backend has a part in it."""
+def drawing(step: Step, rule: Rule, vocab: int, siblings: Siblings | None) -> Drawing:
+    """Coins by the plain law along each turn's path: float64, and no backend has a part in it but by the
+    order of siblings in its links; None: by ascending rows."""
     found, seed, steps = [], step.case.seed, step.made.spec_steps
-    for b, (request, plan) in enumerate(zip(step.case.requests, step.plans, strict=True)):
+    plans = step.plans if siblings is None else in_order(step.plans, siblings)
+    for b, (request, plan) in enumerate(zip(step.case.requests, plans, strict=True)):
         own = address_hash(seed, b)
         coins, served = any_coins(request.num_rows, steps, vocab, own), step.batch.served[b]
         if served is not None:
@@ -47,7 +51,7 @@ def drawing(step: Step, rule: Rule, vocab: int) -> Drawing:
             ]
             coins = led_coins(rule, plan, end, along, coins, own)
         found.append(coins)
-    return Drawing(rule, tuple(found))
+    return Drawing(rule, tuple(found), plans)
 
 
 def sample(
@@ -62,17 +66,25 @@ def sample(
         final_coins=torch.from_numpy(launch.last).to(device),
         draft_probs=None if launch.draft is None else torch.from_numpy(launch.draft).to(device),
     )
-    own = trial.has("sample") and drawn.rule in trial.backend.capabilities.sampling
+    can = trial.backend.capabilities
+    own = trial.has("sample") and drawn.rule in can.sampling and not can.own_coins
     if own:
         result = ask(trial, "sample", seen, given, first=step.first)
     else:
-        unknown = f"its sample stage does not know {drawn.rule}" if trial.has("sample") else ""
+        unable = "draws its own coins" if can.own_coins else f"does not know {drawn.rule}"
+        unknown = f"its sample stage {unable}" if trial.has("sample") else ""
         trial.lends("sample", unknown)
         result = reference.sample(step.ours, given)
     done = contract.valid_accepted(result, len(step.case.requests), step.made.spec_steps, "sample")
     index, lengths, tokens = (t.tolist() for t in (done.accept_index, done.accept_len, done.tokens))
     failures = judge_sampled(launch, index, lengths, tokens)
     if own:
+        due = [
+            launch.due(b, tuple(run[: max(0, count)]))
+            for b, (run, count) in enumerate(zip(tokens, lengths, strict=True))
+        ]
+        expected = once(len(run) - 1 for run in due)
+        trial.accepted("sample", counted("rounds", expected, once(n - 1 for n in lengths)))
         judged(trial, "traversal", "measured", "sample", failures)
     stop_at(trial, failures)
     # What follows goes by what was returned: it is right, or rounding excuses it.
@@ -90,8 +102,8 @@ def _launch(step: Step, probs: Tensor, drawn: Drawing) -> Sampled:
     return Sampled(
         what="coins of a round",
         case=case,
-        plans=step.plans,
-        tokens=flat_tokens(case, step.plans),
+        plans=drawn.plans,
+        tokens=flat_tokens(case, drawn.plans),
         probs=probs.cpu().numpy(),
         coins=coins,
         last=np.array([own.last for own in drawn.coins], np.float32),

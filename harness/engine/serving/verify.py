@@ -14,6 +14,7 @@ from torch import Tensor
 from treeproof.backends.decoder import Decoder
 from treeproof.contract.sampling import Rule
 from treeproof.engine.checks.declared import judge_declared
+from treeproof.engine.checks.samples import sibling_order
 from treeproof.engine.checks.stages import build
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
@@ -50,13 +51,15 @@ def verify(
 ) -> Done:
     """Run the round; `rule`: it is sampled by. Raises Wrong, and Violation as `Trial.call` does."""
     vocab = decoder.model.vocab_size
-    drawn = None if rule is None else drawing(step, rule, vocab)
     kinds = [
         _built(trial, step.of(kind.shape), kind.instance or trial.instance)
         for kind in reversed(layers.kinds)
     ]
     kinds.reverse()
     seen = kinds[0].given
+    drawn = None
+    if rule is not None:
+        drawn = drawing(step, rule, vocab, sibling_order(trial, kinds[0].x))
     memory.keep_mask(kinds[0].x.custom_mask)
     logits = forward(trial, step, layers, decoder, memory, kinds)
     memory.write_companions(step.scene.tree_slots, step.batch.codes)
