@@ -32,6 +32,10 @@ class Decoder:
             name: torch.tensor(values, dtype=dtype, device=device)
             for name, values in weights(model).items()
         }
+        for layer in range(model.layers):  # what rows are multiplied by together lies side by side
+            for name, parts in (("qkv", "qkv"), ("gate_up", ("gate", "up"))):
+                beside = [self.weights.pop(f"{part}{layer}") for part in parts]
+                self.weights[f"{name}{layer}"] = torch.cat(beside, dim=1)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Logits (T, vocabulary) in the decoder's dtype after T rows.
@@ -42,11 +46,16 @@ class Decoder:
         model, w = self.model, self.weights
         hidden = w["embed"][tokens]
         bases = [model.base(layer) for layer in range(model.layers)]
-        turns = {base: self._turns(positions, base) for base in set(bases) if base is not None}
+        turns = {
+            base: self._by_lane(*self._turns(positions, base))
+            for base in set(bases)
+            if base is not None
+        }
         for layer, base in enumerate(bases):
             q, k, v = self._projected(layer, hidden)
             if base is not None:
-                q, k = self._turned(q, *turns[base]), self._turned(k, *turns[base])
+                both = self._turned(torch.cat((q, k), 1), *turns[base])
+                q, k = both[:, : model.heads], both[:, model.heads :]
             attended = attention(layer, q, k, v).flatten(1).to(self.dtype) @ w[f"o{layer}"]
             hidden = hidden + self._after(f"attended_norm{layer}", attended)
             hidden = hidden + self._after(f"carried_norm{layer}", self._inner(layer, hidden))
@@ -57,7 +66,9 @@ class Decoder:
         """Queries, keys and values by heads, not turned yet."""
         model, w = self.model, self.weights
         normed = _norm(hidden, w[f"attend_norm{layer}"])
-        q, k, v = (normed @ w[f"{name}{layer}"] for name in "qkv")
+        queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        made = normed @ w[f"qkv{layer}"]
+        q, k, v = made[:, :queries], made[:, queries : queries + keys], made[:, queries + keys :]
         if model.qkv_bias:
             q, k, v = (
                 x + w[f"{name}_bias{layer}"] for name, x in zip("qkv", (q, k, v), strict=True)
@@ -70,7 +81,7 @@ class Decoder:
     def _inner(self, layer: int, hidden: Tensor) -> Tensor:
         w, functional = self.weights, torch.nn.functional
         normed = _norm(hidden, w[f"inner_norm{layer}"])
-        gate, up = normed @ w[f"gate{layer}"], normed @ w[f"up{layer}"]
+        gate, up = (normed @ w[f"gate_up{layer}"]).chunk(2, 1)
         if self.model.activation == "gelu":
             gate = functional.gelu(gate, approximate="tanh")
         else:
@@ -87,21 +98,30 @@ class Decoder:
         angle = positions[:, None, None].double() * base ** (-plane / pairs)
         return angle.cos().to(self.dtype), angle.sin().to(self.dtype)
 
-    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        lanes = self.model.turned_lanes
-        own, rest = x[..., :lanes], x[..., lanes:]
+    def _by_lane(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """What each lane is multiplied by, and what the other lane of its pair, (T, 1, lanes)."""
+        own, other = (cos, cos), (-sin, sin)
         if self.model.interleaved:
-            one, other = own.view(*own.shape[:-1], -1, 2).unbind(-1)
+            return torch.stack(own, -1).flatten(-2), torch.stack(other, -1).flatten(-2)
+        return torch.cat(own, -1), torch.cat(other, -1)
+
+    def _turned(self, x: Tensor, of_own: Tensor, of_other: Tensor) -> Tensor:
+        lanes = self.model.turned_lanes
+        whole = lanes == x.shape[-1]
+        own = x if whole else x[..., :lanes]
+        if self.model.interleaved:
+            other = own.view(*own.shape[:-1], -1, 2).flip(-1).flatten(-2)
         else:
-            one, other = own.chunk(2, -1)
-        both = one * cos - other * sin, other * cos + one * sin
-        own = torch.stack(both, -1).flatten(-2) if self.model.interleaved else torch.cat(both, -1)
-        return torch.cat((own, rest), -1) if rest.shape[-1] else own
+            other = own.roll(lanes // 2, -1)
+        own = torch.addcmul(own * of_own, other, of_other)
+        return own if whole else torch.cat((own, x[..., lanes:]), -1)
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
     """Along the last axis by the root mean square, which is taken in float32 at least."""
-    wide = x.float() if x.element_size() < 4 else x
+    if x.element_size() >= 4:
+        return torch.rms_norm(x, weight.shape, weight, NORM_FLOOR)
+    wide = x.float()
     size = (wide.square().mean(dim=-1, keepdim=True) + NORM_FLOOR).rsqrt()
     return (wide * size).to(x.dtype) * weight
 

@@ -95,7 +95,7 @@ class Continuation:
         self.tokens.append(token)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def continuation(
     model: TargetModel, prompt: tuple[int, ...], asked: Asked | None = None
 ) -> Continuation:
@@ -115,7 +115,7 @@ class Sequence64:
         self.values, self.value_limit = _with_limits([m.values for m in sequence.past])
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def sequence64(model: TargetModel, tokens: tuple[int, ...], errors: Errors) -> Sequence64:
     return Sequence64(model, tokens, errors)
 

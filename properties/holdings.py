@@ -91,8 +91,8 @@ class Holdings:
         if strange:
             what = f"page {strange[0]}, which is no page to be had"
             self._wrong("wrong-pages", request, f"request {request} is given {what}: {list(pages)}")
-        twice = [page for i, page in enumerate(pages) if page in pages[:i]]
-        if twice:
+        if len({*pages}) < len(pages):
+            twice = [page for i, page in enumerate(pages) if page in pages[:i]]
             what = f"page {twice[0]} for two places"
             self._wrong("owned-twice", request, f"request {request} is given {what}: {list(pages)}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from treeproof.contract.failure import Evidence, Failure
 from treeproof.contract.inputs import Committed
-from treeproof.properties.contract import same_rows
+from treeproof.properties.contract import same_bits, same_rows
 from treeproof.properties.naming import row_name
 from treeproof.properties.probes.launch import Launched
 from treeproof.properties.scene import Scene
@@ -198,10 +198,11 @@ def judge_commit(
     after: tuple[Tensor, Tensor],
 ) -> list[Failure]:
     """Measured: columns [P, P + len) hold the accepted path; boundary, bonus, all else unmoved."""
-    right = same_rows(after[0], before[0][move.content]) & same_rows(
-        after[1], before[1][move.content]
-    )
-    wrong = (move.judged & ~right).nonzero().flatten().tolist()
+    wanted = [cache[move.content] for cache in before]
+    wrong: list[int] = []
+    if not all(map(same_bits, after, wanted)):  # or differ where nobody looks
+        right = same_rows(after[0], wanted[0]) & same_rows(after[1], wanted[1])
+        wrong = (move.judged & ~right).nonzero().flatten().tolist()
     failures = [_misplaced(scene, move.prediction, slot) for slot in wrong[:8]]
     seq_lens, roots = done.seq_lens.tolist(), done.next_root.tolist()
     for b, request in enumerate(scene.case.requests):

@@ -52,33 +52,41 @@ class Sampled:
     delta: float = 0.3
 
     @cached_property
-    def allowed(self) -> tuple[tuple[Tokens, frozenset[Tokens]], ...]:
-        """Of each request the run that exact arithmetic emits, and all that rounding excuses."""
+    def runs(self) -> tuple[Tokens, ...]:
+        """Of each request what exact arithmetic emits."""
+        found: list[Tokens] = []
+        for b in range(len(self.plans)):
+            walks, coins = self._asked(b)
+            found += outcomes(walks[0], coins, exactly)
+        return tuple(found)
+
+    def excused(self, b: int) -> frozenset[Tokens]:
+        """All that rounding excuses of a request, its run among them."""
+        if self.exact and not self.last_in_doubt:
+            return frozenset({self.runs[b]})
         # A sum of n numbers is off by n - 1 roundings at most, its comparison with another by a few.
         rounding = (2 * self.probs.shape[1] + 8) * _U_32
-        found = []
-        for b, plan in enumerate(self.plans):
-            rows = [self.case.qo_indptr[b] + row for row in plan.rows]
-            coins: dict[Hashable, Fraction] = {
-                node: Fraction(float(self.coins[row])) for node, row in enumerate(rows)
-            }
-            coins["last"] = Fraction(float(self.last[b]))
-            walks = self._walks(b, plan, rows)
-            (run,) = outcomes(walks[0], coins, exactly)
-            excused = {run}
 
-            def slack(coin: Hashable, edges: Sequence[Fraction]) -> Fraction:
-                return rounding if coin == "last" or not self.exact else Fraction(0)
+        def slack(coin: Hashable, edges: Sequence[Fraction]) -> Fraction:
+            return rounding if coin == "last" or not self.exact else Fraction(0)
 
-            if self.last_in_doubt or not self.exact:
-                excused |= {r for walk in walks for r in outcomes(walk, coins, slack)}
-            found.append((run, frozenset(excused)))
-        return tuple(found)
+        walks, coins = self._asked(b)
+        return frozenset({self.runs[b]}).union(*(outcomes(walk, coins, slack) for walk in walks))
 
     def due(self, b: int, emitted: Tokens) -> Tokens:
         """What request b is to emit: what it did, where rounding excuses that."""
-        run, excused = self.allowed[b]
-        return emitted if emitted in excused else run
+        run = self.runs[b]
+        return emitted if emitted != run and emitted in self.excused(b) else run
+
+    def _asked(self, b: int) -> tuple[list[Walk], dict[Hashable, Fraction]]:
+        """What the rule does with a request, and its coins."""
+        plan = self.plans[b]
+        rows = [self.case.qo_indptr[b] + row for row in plan.rows]
+        coins: dict[Hashable, Fraction] = {
+            node: Fraction(float(self.coins[row])) for node, row in enumerate(rows)
+        }
+        coins["last"] = Fraction(float(self.last[b]))
+        return self._walks(b, plan, rows), coins
 
     def _walks(self, b: int, plan: Plan, rows: Sequence[int]) -> list[Walk]:
         """What the rule does; where rounding leaves more than one way open, each of them."""

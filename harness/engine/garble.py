@@ -20,27 +20,30 @@ def garble(x: VerifyInput, consumes: Set[str], seed: int) -> VerifyInput:
     # Drawn where it lies: a mask of a long prefix is millions of cells.
     generator = torch.Generator(x.seq_lens.device).manual_seed(seed % 2**63)
     changed: dict[str, Any] = {
-        name: t.clone() if name in consumes else _garbage(t, generator)
-        for name, t in tensors_of(x).items()
+        name: t.clone() if name in consumes else t for name, t in tensors_of(x).items()
     }
+    others = {name: t for name, t in changed.items() if name not in consumes}
+    indices = {name: t for name, t in others.items() if _holds_indices(t) and t.numel()}
+    sizes = [t.numel() for t in indices.values()]
+    noise = torch.randint(2**40, (sum(sizes),), generator=generator, device=generator.device)
+    for (name, t), own in zip(indices.items(), torch.split_with_sizes(noise, sizes), strict=True):
+        # From -1 to the largest index there is, of which the device need not tell.
+        most = t.max().long().clamp_min(1)
+        changed[name] = (own.view(t.shape).to(t.device) % (most + 2) - 1).to(t.dtype)
+    for name, t in others.items():
+        if name not in indices:
+            changed[name] = _garbage(t, generator)
     return replace(x, **changed)
 
 
 def _garbage(like: Tensor, generator: torch.Generator) -> Tensor:
-    def drawn(high: int, shape: tuple[int, ...]) -> Tensor:
-        noise = torch.randint(high, shape, generator=generator, device=generator.device)
-        return noise.to(like.device)
-
     if like.is_floating_point():  # parameters of the layer
         factor = torch.rand(like.shape, generator=generator, device=generator.device)
         return like * (0.25 + 2 * factor).to(like)
-    if not _holds_indices(like) or not like.numel():
-        size = like.numel() * like.element_size()
-        noise = drawn(2 if like.dtype == torch.bool else 256, (size,))
-        return noise.to(torch.uint8).view(like.dtype).reshape(like.shape)
-    # From -1 to the largest index there is, of which the device need not tell.
-    most = like.max().long().clamp_min(1)
-    return (drawn(2**40, tuple(like.shape)) % (most + 2) - 1).to(like.dtype)
+    size, high = like.numel() * like.element_size(), 2 if like.dtype == torch.bool else 256
+    noise = torch.randint(high, (size,), generator=generator, device=generator.device)
+    octets = noise.to(torch.uint8).to(like.device)
+    return octets.view(like.dtype).reshape(like.shape)
 
 
 def _holds_indices(table: Tensor) -> bool:

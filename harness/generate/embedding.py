@@ -86,8 +86,12 @@ def _places(group: Ints, rank: Ints) -> tuple[Ints, Ints]:
     import numpy as np
 
     order = np.lexsort((rank, group))
-    _, first, counts = np.unique(group[order], return_index=True, return_counts=True)
+    ordered, index = group[order], np.arange(len(group))
+    begins = np.ones(len(group), dtype=bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    first = index[begins]
+    counts = np.append(first[1:], len(group)) - first
     place, together = np.empty_like(group), np.empty_like(group)
-    place[order] = np.arange(len(group)) - np.repeat(first, counts)
+    place[order] = index - np.repeat(first, counts)
     together[order] = np.repeat(counts, counts)
     return place, together

@@ -16,6 +16,7 @@ from treeproof.generate.sending import sent
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import torch
     from torch import Tensor
 
     Ints = npt.NDArray[np.int64]
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 _FREE_CELLS, _MASK_GARBAGE, _FIRST_SLOT = 201, 202, 203
 
 
-def candidates(case: VerifyCase, ledger: SlotLedger, device: str = "cpu") -> Candidates:
+def candidates(
+    case: VerifyCase, ledger: SlotLedger, device: str = "cpu", mask_buffer: Tensor | None = None
+) -> Candidates:
     """The candidates that a draft phase would hand to `build`, for every request of the case.
 
     Rows come in the order of `row_of_node`, whatever it is, with padding at the end. Cells of
     `parent_list` that no candidate reaches hold wrong but plausible pool indices, and the mask
-    buffer (as long as its mode needs, and `mask.slack` more) holds random bytes.
+    buffer (as long as its mode needs, and `mask.slack` more) holds random bytes, where none is given.
     """
     import numpy as np
 
@@ -58,7 +61,7 @@ def candidates(case: VerifyCase, ledger: SlotLedger, device: str = "cpu") -> Can
         shape=case.shape,
         kv=case.layout,
         mask_mode=case.mask.mode,
-        mask_buffer=_mask_buffer(case, device),
+        mask_buffer=mask_garbage(case, device) if mask_buffer is None else mask_buffer,
         fill_prefix_mask=case.mask.fill_prefix,
     )
 
@@ -99,20 +102,32 @@ def _parent_list(
     requests = len(case.requests)
     if steps == 1:
         return torch.empty(requests, 0, dtype=torch.int64, device=device)
-    cells = torch.arange(topk * (steps - 1) + 1, device=device)
-    request = torch.arange(requests, device=device)[:, None]
-    free = hash_tensor(case.seed, _FREE_CELLS, request, cells)
+    request = np.arange(requests, dtype=np.uint64)[:, None]
+    words = hash_words(address_hash(case.seed, _FREE_CELLS), request)
+    free = hash_words(words, np.arange(topk * (steps - 1) + 1, dtype=np.uint64)).view(np.int64)
     parent_list = free % (pool_size(topk, steps) + 1) - 1
     reached = np.flatnonzero(embedding.cell >= 0)
-    parts = case.nodes.request, embedding.cell, embedding.index
-    held = np.stack([part[reached] for part in parts])
-    row, cell, parent = sent(held, device)
-    parent_list[row, cell] = parent
-    return parent_list
+    parent_list[case.nodes.request[reached], embedding.cell[reached]] = embedding.index[reached]
+    return sent(parent_list, device)
 
 
-def _mask_buffer(case: VerifyCase, device: str) -> Tensor:
-    """Garbage in the item type of the mask mode: bool, or the smallest that holds a row's bits."""
+def mask_garbage(case: VerifyCase, device: str) -> Tensor:
+    """Garbage, as much as there is room for a mask and `mask.slack` more."""
+    import torch
+
+    item, count = mask_items(case)
+    bytes_needed = count * item.itemsize
+    words = hash_tensor(
+        case.seed, _MASK_GARBAGE, torch.arange(-(-bytes_needed // 8), device=device)
+    )
+    garbage = words.view(torch.uint8)[:bytes_needed]
+    if item is torch.bool:
+        return garbage.bitwise_and_(1).view(torch.bool)
+    return garbage.view(item)
+
+
+def mask_items(case: VerifyCase) -> tuple[torch.dtype, int]:
+    """Item type of the mask mode, bool or the smallest that holds a row's bits, and how many."""
     import torch
 
     rows = [request.num_rows for request in case.requests]
@@ -124,12 +139,4 @@ def _mask_buffer(case: VerifyCase, device: str) -> Tensor:
     else:
         lengths = [request.prefix_len for request in case.requests]
         item, count = torch.bool, sum(r * (p + r) for r, p in zip(rows, lengths, strict=True))
-    count += case.mask.slack
-    bytes_needed = count * item.itemsize
-    words = hash_tensor(
-        case.seed, _MASK_GARBAGE, torch.arange(-(-bytes_needed // 8), device=device)
-    )
-    garbage = words.view(torch.uint8)[:bytes_needed]
-    if item is torch.bool:
-        return garbage.bitwise_and_(1).view(torch.bool)
-    return garbage.view(item)
+    return item, count + case.mask.slack

@@ -19,6 +19,6 @@ def sent(numbers: npt.ArrayLike, device: str | torch.device) -> Tensor:
     import torch
 
     made = torch.tensor(numbers)
-    if torch.device(device).type == "cuda":
-        made = made.pin_memory()
-    return made.to(device, non_blocking=True)
+    if torch.device(device).type != "cuda":
+        return made.to(device)
+    return made.pin_memory().to(device, non_blocking=True)

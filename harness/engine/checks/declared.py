@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import VerifyInput
 from treeproof.engine.checks.trial import Trial
 from treeproof.properties import candidate, kv, position, traversal
-from treeproof.properties.declared import closures, declarations
+from treeproof.properties.declared import Declaration, closures, declarations
+from treeproof.properties.scene import Scene
 from treeproof.properties.sibling_order import judge_siblings, recover_siblings
 from treeproof.properties.tables import recover_parents
 from treeproof.properties.violation import Violation, contract_failure
@@ -55,19 +57,18 @@ def _positions(trial: Trial, x: VerifyInput) -> None:
 
 def _slots(trial: Trial, x: VerifyInput) -> None:
     if "out_cache_loc" in trial.produced and trial.wants("kv", "declared"):
-        slots = [trial.scene.ledger.row_slots(b) for b in range(len(trial.case.requests))]
         named = x.out_cache_loc.tolist()
-        rows = _local(trial, kv.recover_slots(named, slots))
-        trial.recover("kv", "declared", "rows", rows)
+        trial.recover("kv", "declared", "rows", partial(_rows, trial.scene, named))
         failures = kv.judge_out_cache_loc(trial.scene, named, "build")
         trial.judged("kv", "declared", "build", failures)
 
 
-def _local(trial: Trial, rows: kv.Rows) -> kv.Rows:
-    """Flat rows as rows of their own request; a row of another request stays undetermined."""
+def _rows(scene: Scene, named: list[int]) -> kv.Rows:
+    """Rows of their own request; a row of another request stays undetermined."""
+    slots = [scene.ledger.row_slots(b) for b in range(len(scene.case.requests))]
     local = []
-    for b, found in enumerate(rows):
-        start, end = trial.case.qo_indptr[b], trial.case.qo_indptr[b + 1]
+    for b, found in enumerate(kv.recover_slots(named, slots)):
+        start, end = scene.case.qo_indptr[b], scene.case.qo_indptr[b + 1]
         local.append(tuple(None if r is None or not start <= r < end else r - start for r in found))
     return tuple(local)
 
@@ -136,7 +137,7 @@ def _tables(trial: Trial, tables: Mapping[str, Any], mode: MaskMode | None, stag
             return
         failures: list[Failure] = []
         for declaration in found:
-            parents = tuple(recover_parents(c) for c in closures(declaration, trial.scene))
+            parents = partial(_parents, declaration, trial.scene)
             trial.recover("visibility", "declared", "parents", parents)
             for reading in declaration.readings:
                 failures += judge(
@@ -148,3 +149,7 @@ def _tables(trial: Trial, tables: Mapping[str, Any], mode: MaskMode | None, stag
                     stage=stage,
                 )
         trial.judged("visibility", "declared", stage, failures)
+
+
+def _parents(declaration: Declaration, scene: Scene) -> tuple[tuple[int | None, ...], ...]:
+    return tuple(recover_parents(closure) for closure in closures(declaration, scene))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as replaced
+from functools import lru_cache
 
 import torch
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from treeproof.contract.counter import permutation
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SPARE_TABLE_ROWS
 from treeproof.contract.script import Admit, Finish, Params, Prefill, Round, Step
+from treeproof.contract.target_model import TargetModel
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.batch import Batch
 from treeproof.engine.serving.drafting import draft
@@ -53,7 +55,7 @@ class Machine:
             raise Refused(str(error)) from None
         self.model = self.layers.model
         # A model in float32 whose attention is handed numbers of the case's dtype, and gives such.
-        self.decoder = Decoder(self.model, torch.float32, self.device)
+        self.decoder = _decoder(self.model, self.device)
         backend = trial.backend
         self.plain = Plain(
             self.model, errors_of(trial.scene, backend.numerics, backend.capabilities)
@@ -245,3 +247,9 @@ class Machine:
         slots = self._slots(served, served.ready)[gone:]
         failures = self.plain.read_back(served, slots, self.memory, handed_out=handed_out)
         stop_at(self.trial, failures)
+
+
+@lru_cache(maxsize=8)
+def _decoder(model: TargetModel, device: str) -> Decoder:
+    """It keeps nothing from one forward to the next, so one serves every script."""
+    return Decoder(model, torch.float32, device)

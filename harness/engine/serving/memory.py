@@ -11,10 +11,13 @@ from torch import Tensor
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.counter import address_hash
 from treeproof.engine.serving.layers import Layers
+from treeproof.generate.pool import mask_garbage, mask_items
 from treeproof.properties.probes.quantised import codes, decoded
 from treeproof.properties.scene import TORCH_DTYPE
 
 COMPANION_LANES = 8
+_LANES = np.arange(COMPANION_LANES, 3 * COMPANION_LANES, dtype=np.uint64)
+"""Bits of a code that its two companions show."""
 _LOUD = 48.0
 """What lies in slots that were never written: were it read, it would show."""
 
@@ -47,12 +50,13 @@ class Memory:
         self.table = np.full((table_rows, width), case.layout.page_table_pad)
         self._masks: dict[torch.dtype, Tensor] = {}
 
-    def mask_buffer(self, fresh: Tensor) -> Tensor:
-        """The buffer that is kept for masks of this item type, as the last round left it; at first,
-        what is in `fresh`, again and again. It is never too short, and mostly too long."""
-        kept = self._masks.get(fresh.dtype)
-        if kept is None or len(kept) < len(fresh):
-            kept = self._masks[fresh.dtype] = torch.cat([fresh] * 4)
+    def mask_buffer(self, case: VerifyCase) -> Tensor:
+        """The buffer that is kept for masks of the item type of a round, as the last round left it; at
+        first, garbage, again and again. It is never too short, and mostly too long."""
+        item, count = mask_items(case)
+        kept = self._masks.get(item)
+        if kept is None or len(kept) < count:
+            kept = self._masks[item] = torch.cat([mask_garbage(case, self.device)] * 4)
         return kept
 
     def keep_mask(self, written: Tensor | None) -> None:
@@ -137,12 +141,13 @@ def drafter_codes(codes: Sequence[int], after: Sequence[int]) -> list[int]:
 
 
 def _write(caches: tuple[Tensor, Tensor], slots: Tensor, codes: Sequence[int]) -> None:
-    for which, cache in enumerate(caches):
-        cache[slots] = companion_rows(codes, which).to(cache)
+    for cache, rows in zip(caches, companion_rows(codes), strict=True):
+        cache[slots] = rows.to(cache)
 
 
-def companion_rows(codes: Sequence[int], which: int) -> Tensor:
-    """(n, 1, lanes) float32 of signs, one a bit of each code."""
-    bits = np.array(codes, dtype=np.uint64)[:, None] >> np.uint64(COMPANION_LANES * (1 + which))
-    signs = (bits >> np.arange(COMPANION_LANES, dtype=np.uint64)) & np.uint64(1)
-    return torch.tensor(signs.astype(np.float32) * 2 - 1)[:, None]
+def companion_rows(codes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """(n, 1, lanes) float32 of signs twice, one a bit of each code."""
+    bits = np.array(codes, dtype=np.uint64)[:, None, None] >> _LANES
+    signs = (bits & np.uint64(1)).astype(np.float32) * 2 - 1
+    both = torch.from_numpy(signs)
+    return both[..., :COMPANION_LANES], both[..., COMPANION_LANES:]

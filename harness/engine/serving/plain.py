@@ -130,30 +130,25 @@ class Plain:
             return wrong
         exactly = truth.key_limit.new_zeros(1, len(slots), 1, 1)
         after = served.tokens[gone + 1 : served.ready + 1]
-        drafted = drafter_codes(served.codes[gone : gone + len(after)], after)
+        beside = zip(memory.companions, companion_rows(served.codes[gone:]), strict=True)
+        codes = drafter_codes(served.codes[gone : gone + len(after)], after)
+        drafted = zip(("keys", "values"), memory.drafter, companion_rows(codes), strict=True)
         keys, values = memory.held(slots)
         held = [
             ("keys", keys, truth.keys[:, gone:], truth.key_limit[:, gone:]),
             ("values", values, truth.values[:, gone:], truth.value_limit[:, gone:]),
             *(
-                (
-                    "companions",
-                    cache[None, slots],
-                    companion_rows(served.codes[gone:], which).double()[None],
-                    exactly,
-                )
-                for which, cache in enumerate(memory.companions)
+                ("companions", cache[None, slots], rows.double()[None], exactly)
+                for cache, rows in beside
             ),
             *(
                 (
                     f"{name} of the drafter",
                     cache[None, slots[: len(after)]],
-                    companion_rows(drafted, which).double()[None],
+                    rows.double()[None],
                     exactly[:, : len(after)],
                 )
-                for which, (name, cache) in enumerate(
-                    zip(("keys", "values"), memory.drafter, strict=True)
-                )
+                for name, cache, rows in drafted
             ),
         ]
         return judge_contents(served.number, gone, held, handed_out=handed_out)

@@ -79,6 +79,5 @@ def verify_step(
         memory.table[row, : len(columns)] = np.where(columns < 0, layout.page_table_pad, columns)
     ledger = SlotLedger(step, held, page, tuple(batch.table_rows), table=memory.table.copy())
     scene = Scene(step, ledger, memory.k.device, layer)
-    made = candidates(step, ledger, device)
-    made = replace(made, mask_buffer=memory.mask_buffer(made.mask_buffer))
+    made = candidates(step, ledger, device, memory.mask_buffer(step))
     return Step(scene, made, batch, first)
