@@ -17,6 +17,7 @@ from typing import Any
 
 from treeproof.contract.case import DTYPES, MAX_PREFIX
 from treeproof.contract.failure import COLUMNS
+from treeproof.engine.gpus import DEVICE
 from treeproof.engine.settings import PROFILES, RunSettings
 from treeproof.engine.shards import Shard
 
@@ -72,9 +73,13 @@ def _duration(value: object) -> float:
 
 
 def _device(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", value, re.ASCII):
-        raise ValueError("accepted are cpu, cuda, cuda:0, cuda:1 and so on")
-    return value
+    found = value if isinstance(value, str) else ""
+    if found not in ("cpu", "cuda") and not all(map(DEVICE.fullmatch, found.split(","))):
+        raise ValueError(
+            "accepted are cpu, cuda, cuda:0, cuda:1 and so on, cuda:UUID of a GPU or MIG instance, and "
+            "several of these such as cuda:0,cuda:2"
+        )
+    return found
 
 
 def _text(value: object) -> str:
@@ -118,7 +123,7 @@ SETTINGS: tuple[Setting, ...] = (
         "profile", "profile", _choice(*PROFILES), "NAME",
         f"how much is tried: {', '.join(PROFILES)}",
     ),
-    Setting("device", "device", _device, "DEVICE", "where backends run: cpu, cuda or cuda:N"),
+    Setting("device", "device", _device, "DEVICE", "where backends run: cpu, cuda (all GPUs), or cuda:0,cuda:2"),
     Setting("dtype", "dtype", _choice(*DTYPES), "DTYPE", f"only this: {', '.join(DTYPES)}"),
     Setting("time", "time_limit", _duration, "TIME", "stop drawing after this time: 90s, 30m, 1.5h"),
     Setting("shard", "shard", Shard.read, "I/N", "check part I of N; treeproof merge unites them"),
@@ -131,7 +136,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("run-dir", "run_dir", _path, "FOLDER", "where to write the run's folder"),
     Setting(
         "workers", "workers", _whole(0, 512), "N",
-        "worker processes (one a core where not given; 0: this process)",
+        "worker processes (one a core or a GPU where not given; 0: this process)",
     ),
     Setting(
         "launch-timeout", "launch_timeout", _duration, "TIME",

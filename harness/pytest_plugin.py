@@ -11,8 +11,10 @@ from typing import Any, Literal
 import pytest
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value
+from treeproof.contract.backend import BackendError
 from treeproof.contract.wire import FileError
 from treeproof.engine.settings import SettingsError
+from treeproof.plugin.own_gpu import take_gpu
 from treeproof.plugin.report import ATTRIBUTE, VIOLATED, Reporter
 from treeproof.plugin.run import PytestRun, current
 
@@ -76,7 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if not worker and run.folder.meta_path.exists():
             raise SettingsError(f"run folder {run.folder.path} already holds a run: name another")
         run.read_ledger()
-    except (ConfigError, SettingsError, FileError) as error:
+        device = run.settings().device
+        if worker and device.startswith("cuda"):
+            shared = take_gpu(device, worker["workerid"])
+            run.above = {**run.above, "device": "cuda"}  # of those that it sees, which is one
+            if shared:
+                config.issue_config_time_warning(pytest.PytestConfigWarning(shared), 2)
+    except (ConfigError, SettingsError, FileError, BackendError) as error:
         raise pytest.UsageError(f"treeproof: {error}") from None
     config.stash[RUN] = run
     token = current.set(run)

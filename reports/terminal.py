@@ -93,6 +93,12 @@ def figures(run: Run) -> list[str]:
     if run.folder.printed:
         where = _short(run.folder.path) / "output"
         lines.append(f"printed  {count(run.folder.printed, 'byte')} by backends, in {where}")
+    if run.halved:
+        most, times = max(one.requests for one in run.halved), len(run.halved)
+        lines.append(
+            f"memory   ran out {count(times, 'time')}, on launches of up to {most} requests: halves were "
+            "checked instead"
+        )
     if run.losses:
         lines.append(f"workers  {len(run.losses)} lost; the run went on")
     return lines

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from treeproof.engine.watchdog import PATIENCE, seconds_for
+from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
+from treeproof.contract.tree import CandidateTree
+from treeproof.engine.watchdog import PATIENCE, heaviness, seconds_for
 
 
 @pytest.mark.parametrize("stage", ["plan", "build", "attend", "accept", "commit", "close"])
@@ -22,6 +24,23 @@ def test_importing_packages_and_the_oracle_are_never_called_a_hang_for_a_short_l
 ) -> None:
     assert seconds_for(stage, 2.0) == PATIENCE
     assert seconds_for(stage, 900.0) == 900.0
+
+
+def test_a_launch_of_much_work_has_more_time_and_an_ordinary_one_what_was_set() -> None:
+    def of(rows: int, prefix: int, requests: int = 1) -> VerifyCase:
+        tree = CandidateTree(tuple(range(rows)), tuple(range(-1, rows - 1)))
+        one = Request(tree=tree, row_of_node=tuple(range(rows)), prefix_len=prefix)
+        return VerifyCase(
+            requests=(one,) * requests,
+            shape=AttentionShape(num_q_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128),
+            layout=KVLayout(page_size=16, num_slots=1 << 24),
+        )
+
+    # 100 rows of 100,000 keys, 32 heads of 256 multiply-adds a key: 8.2e10.
+    assert heaviness(of(100, 99_900), "cpu") == pytest.approx(8.192)
+    assert heaviness(of(100, 99_900), "cuda") == 1.0
+    assert heaviness(of(60, 4_000, requests=128), "cuda") == 1.0
+    assert heaviness(of(8, 1_000), "cpu") == 1.0
 
 
 PROGRAM = """

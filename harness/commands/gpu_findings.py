@@ -6,28 +6,43 @@ import shutil
 import subprocess
 
 from treeproof.commands.finding import Finding
+from treeproof.engine.gpus import GpuError, pins
 
 SMI_SECONDS = 20.0
 """nvidia-smi takes a second a GPU where no driver is kept loaded."""
 
 
 def gpu_findings(device: str) -> list[Finding]:
-    """The driver and every GPU that `device` stands for: `cuda` is all of them, `cuda:1` is one.
+    """The driver and every GPU that `device` stands for: `cuda` is all of them, `cuda:0,cuda:2` are two.
 
     Each launches a kernel: a driver too old for torch, or a torch that was not built for the GPU, shows
     there and nowhere before. Nothing is found wrong where `device` is `cpu`.
     """
     import torch
 
-    kind, _, index = device.partition(":")
-    wanted = kind == "cuda"
+    wanted = device.startswith("cuda")
     if not torch.cuda.is_available():
         return [_no_gpu(wanted)]
-    count = torch.cuda.device_count()
-    if index and int(index) >= count:
+    if device in ("cpu", "cuda"):
+        return [_driver(), *(_gpu(i, wanted) for i in range(torch.cuda.device_count()))]
+    return [_driver(), *map(_named, device.split(","))]
+
+
+def _named(device: str) -> Finding:
+    """One GPU by its place, or by its UUID, by which this process cannot choose any more."""
+    import torch
+
+    index, count = device.partition(":")[2], torch.cuda.device_count()
+    if index.isdecimal():
+        if int(index) < count:
+            return _gpu(int(index), wanted=True)
         there = ", ".join(f"cuda:{i}" for i in range(count))
-        return [_driver(), Finding("gpu", f"no {device}", f"there are {there}", ok=False)]
-    return [_driver(), *(_gpu(i, wanted) for i in ([int(index)] if index else range(count)))]
+        return Finding("gpu", f"no {device}", f"there are {there}", ok=False)
+    try:
+        pins(device)
+    except GpuError as error:
+        return Finding("gpu", f"no {device}", str(error).partition(": ")[2], ok=False)
+    return Finding("gpu", f"{device} is there; no kernel was run on it")
 
 
 def _no_gpu(wanted: bool) -> Finding:

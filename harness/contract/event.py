@@ -78,8 +78,20 @@ class Checked(_Event, frozen=True, tag="checked"):
     """Those that the backend names and that a launch of its attend was seen to run."""
     generated: Generated | None = None
     """Of a case with a script."""
+    out_of_memory: bool = False
+    """Nothing was judged: a launch of the case did not fit into memory."""
     acceptance: tuple[Acceptance, ...] = ()
     """Of the stages `accept` and `sample`, one a way; where they are the backend's own."""
+
+
+class Halved(_Event, frozen=True, tag="halved"):
+    """A launch did not fit into memory: two of half as many requests are checked in its place."""
+
+    case: str
+    backend: str
+    requests: int
+    into: tuple[str, ...]
+    """Ids of the halves."""
 
 
 class WorkerLost(_Event, frozen=True, tag="worker-lost"):
@@ -246,6 +258,7 @@ class Finished(_Event, frozen=True, tag="finished"):
 Event = (
     CaseDrawn
     | Checked
+    | Halved
     | WorkerLost
     | Reduced
     | Diagnosed

@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -59,9 +60,11 @@ def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool, ledger: Le
     Raises BackendError where a backend or the device is not there, FileError where the folder
     cannot be written or the ledger names an unknown backend.
     """
-    device = None
-    if settings.device_kind != "cpu":
-        device = pool.seats[0].submit(worker.device_name, settings.device)
+    devices = [
+        seat.submit(worker.device_name, pool.device)
+        for seat in pool.seats
+        if settings.device_kind != "cpu"
+    ]
     backends = load_backends(settings.backends, pool)
     if settings.ledger is not None:
         ledger.require_known_backends(settings.ledger, backends)
@@ -70,7 +73,7 @@ def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool, ledger: Le
         settings=settings.as_builtins(),
         seed=settings.seed,
         device=settings.device,
-        device_name=_cpu_name() if device is None else _result(settings.device, device),
+        device_name=_named([_result(settings.device, device) for device in devices]),
         backends=backends,
         command=tuple(sys.argv),
         versions=versions(),
@@ -138,5 +141,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _cpu_name() -> str:
-    return platform.processor() or platform.machine()
+def _named(devices: Sequence[str]) -> str:
+    """The GPUs in words, or else the CPU."""
+    counts = Counter(devices)
+    each = (name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+    return ", ".join(each) or platform.processor() or platform.machine()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+import torch
+
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import ATTENTION, COLUMNS, PROBES, Cell, Evidence, Identity, Status
 from treeproof.contract.registry import Backend, BackendUnavailable
 from treeproof.engine.checks.captured import judge_captured
 from treeproof.engine.checks.declared import judge_declared
-from treeproof.engine.checks.device_fault import is_device_fault
+from treeproof.engine.checks.device_fault import is_device_fault, is_out_of_memory
 from treeproof.engine.checks.drafts import judge_drafts
 from treeproof.engine.checks.extends import judge_extends
 from treeproof.engine.checks.forward import judge_forward
@@ -24,6 +27,7 @@ from treeproof.engine.checks.metamorphic import judge_metamorphic
 from treeproof.engine.checks.model import judge_model
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import prepare
+from treeproof.engine.checks.related import staged
 from treeproof.engine.checks.requests import judge_requests
 from treeproof.engine.checks.rounds import judge_rounds
 from treeproof.engine.checks.samples import judge_samples
@@ -34,9 +38,10 @@ from treeproof.engine.checks.stale import judge_stale
 from treeproof.engine.checks.tails import judge_tails
 from treeproof.engine.checks.traces import judge_traces
 from treeproof.engine.checks.trial import Trial
-from treeproof.engine.checks.unable import DeviceLimit
+from treeproof.engine.checks.unable import DeviceLimit, OutOfMemory
 from treeproof.engine.serving.check import serve
 from treeproof.engine.serving.ends import Refused
+from treeproof.generate.halves import halves
 from treeproof.properties.batch import judge_batch
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, raised
@@ -51,8 +56,32 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
         return _no_verdict(case, backend, options, "unsupported", refusal)
     if options.in_flight is not None:
         options.in_flight("oracle")
-    if case.script:
-        return _check_script(case, backend, options)
+    try:
+        if case.script:
+            return _check_script(case, backend, options)
+        return _check_step(case, backend, options)
+    except (OutOfMemory, MemoryError, RuntimeError) as error:
+        if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
+            raise
+        return _too_large(case, backend, options, str(error))
+
+
+def _too_large(case: VerifyCase, backend: Backend, options: CheckOptions, why: str) -> Checked:
+    """No verdict: its launch does not fit into memory. What is kept for further cases is let go of."""
+    for kept in (prepare, staged):
+        kept.cache_clear()
+    if options.device != "cpu":
+        torch.cuda.empty_cache()
+    parts = len(halves(case))
+    reason = f"out of memory on {len(case.requests)} requests"
+    status: Status = "not-checked" if parts else "unavailable"
+    reason += "; halves are checked instead" if parts else f": {why.splitlines()[0]}"
+    return msgspec.structs.replace(
+        _no_verdict(case, backend, options, status, reason), out_of_memory=True
+    )
+
+
+def _check_step(case: VerifyCase, backend: Backend, options: CheckOptions) -> Checked:
     made, start = prepare.cache_info().misses, time.perf_counter()
     trial = Trial(backend, options, prepare(case, options.device, options.leaves))
     if prepare.cache_info().misses > made:  # backends share it: the first of them pays
@@ -62,8 +91,18 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
     if unable is not None:
         return _no_verdict(case, backend, options, *unable)
     close(trial, trial.instance)
+    return _result(trial)
+
+
+def _result(trial: Trial) -> Checked:
     _fill_gaps(trial)
-    return trial.result()
+    try:
+        return trial.result()
+    except RuntimeError as error:
+        if not is_device_fault(error):
+            raise
+        trial.recovered.clear()  # what was recovered lies on a device that answers no more
+        return trial.result()
 
 
 def _check_script(case: VerifyCase, backend: Backend, options: CheckOptions) -> Checked:
@@ -74,21 +113,25 @@ def _check_script(case: VerifyCase, backend: Backend, options: CheckOptions) -> 
         unable = "unsupported", str(refused)
     if unable is not None:
         return _no_verdict(case, backend, options, *unable)
-    _fill_gaps(trial)
-    return trial.result()
+    return _result(trial)
 
 
 def _unable(trial: Trial, work: Callable[[], object]) -> tuple[Status, str] | None:
     """Do the work; why there is no verdict at all, where the backend found that it cannot run. Whatever
-    else comes of backend and device is a failure of the trial's."""
+    else comes of backend and device is a failure of the trial's. The device has come to rest then: what its
+    last launch does wrong must not show in the next check."""
     try:
         work()
+        if trial.scene.device.type == "cuda":
+            torch.cuda.synchronize(trial.scene.device)
+    except OutOfMemory:
+        raise
     except BackendUnavailable as error:
         if not trial.failures:
             return "unsupported" if isinstance(error, DeviceLimit) else "unavailable", str(error)
         trial.broke(raised(trial.stage, error))
     except RuntimeError as error:
-        if not is_device_fault(error):
+        if not is_device_fault(error) or is_out_of_memory(error):
             raise
         # A kernel's fault comes to light at the next look at the device, which may be ours.
         trial.broke(raised(trial.stage, error))

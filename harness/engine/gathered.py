@@ -16,6 +16,7 @@ from treeproof.contract.event import (
     Diagnosed,
     Event,
     Finished,
+    Halved,
     Left,
     Reduced,
     Shown,
@@ -56,6 +57,7 @@ class Gathered:
     """Of all checks but those of the reducer, by part."""
     losses: list[WorkerLost] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
+    halved: list[Halved] = field(default_factory=list)
     finished: Finished | None = None
     damage: list[str] = field(default_factory=list)
 
@@ -79,6 +81,8 @@ class Gathered:
                 self.cases[alike.one(event.case)] = drawn
         elif isinstance(event, WorkerLost):
             self.losses.append(event)
+        elif isinstance(event, Halved):
+            self.halved.append(event)
         elif isinstance(event, Reduced):
             self.reduced[event.backend, event.identity, event.kind] = event
         elif isinstance(event, Diagnosed):

@@ -21,6 +21,7 @@ from treeproof.contract.wire import FailureKey, Reproducer
 from treeproof.engine import simplify
 from treeproof.engine.completed import REDUCED_UNIT
 from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.gpus import anywhere
 from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import Lost, events_of_loss
 from treeproof.engine.reducer import reduce
@@ -268,7 +269,7 @@ def reproducer_of(run: Run, group: FailureGroup) -> Reproducer:
         failure=FailureKey(identity=group.identity, kind=group.kind),
         message=group.failure.message,
         seed=run.meta.seed,
-        device=run.meta.device,
+        device=anywhere(run.meta.device),
         versions=run.meta.versions,
     )
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
-from treeproof.contract.event import Began, Checked, Event, Finished, Underway
+from treeproof.contract.event import Began, Checked, Event, Finished, Halved, Underway
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.beginning import (
     begin,
@@ -45,6 +45,7 @@ from treeproof.engine.supply import (
 from treeproof.engine.unchecked import left_events
 from treeproof.engine.worker import CHECKER, InternalError
 from treeproof.engine.worker_pool import Done, WorkerPool
+from treeproof.generate.halves import halves
 from treeproof.generate.storage import stored
 
 MOST_LOSSES = 3
@@ -336,6 +337,18 @@ class _Session:
             if not case.script:
                 self.faulty.add(checked.backend)
 
+    def _halve(self, case: VerifyCase, name: str) -> None:
+        """Check in two launches what did not fit into memory in one."""
+        parts = halves(case)
+        if not parts:
+            return
+        backend = next(b for b in self.backends if b.name == name)
+        into = tuple(part.id for part in parts)
+        self.emit(Halved(case=case.id, backend=name, requests=len(case.requests), into=into))
+        for part in parts:
+            source = Source(f"half of {case.id}", list, probes=self.probes[case.id])
+            self._give(part, (backend,), Drawn(part, source, 0.0, 0.0))
+
     def _settle(self, outcome: Done | Lost) -> None:
         if outcome.checks:
             self.last_verdict = time.monotonic()
@@ -343,6 +356,8 @@ class _Session:
         for checked in outcome.checks:  # its worker has written them down
             self._weigh(outcome.task.case, checked)
             self.on_event(checked)
+            if checked.out_of_memory:
+                self._halve(outcome.task.case, checked.backend)
         if isinstance(outcome, Done):
             self._forget(outcome.task.case)
             return

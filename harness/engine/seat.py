@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from pebble import ProcessPool
 
+from treeproof.engine.gpus import ANY
 from treeproof.engine.worker import initialize
 
 
@@ -34,9 +35,10 @@ class ProcessSeat:
     One pool a process, not one for all: workers then share no lock that the dead could hold.
     """
 
-    def __init__(self, name: str, device_kind: str, output: Path) -> None:
-        """`output`: the file for what the process prints."""
+    def __init__(self, name: str, device_kind: str, output: Path, gpu: str = ANY) -> None:
+        """`output`: the file for what the process prints. `gpu`: the only one that it sees."""
         self.name = name
+        self._gpu = gpu
         self._device_kind = device_kind
         self._output = output
         self._pool = self._new_pool()
@@ -45,7 +47,7 @@ class ProcessSeat:
         return ProcessPool(
             max_workers=1,
             initializer=initialize,
-            initargs=(self._device_kind, self._output),
+            initargs=(self._device_kind, self._output, self._gpu),
             context=_SpawnWithoutMain(),
         )
 

@@ -11,6 +11,7 @@ import msgspec
 
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.shape import DTYPES
+from treeproof.engine.gpus import pins
 from treeproof.engine.shards import WHOLE, Shard
 from treeproof.generate.profiles import run_seed
 
@@ -34,9 +35,9 @@ class RunSettings:
     columns. `seed`: PROFILE_SEED stands for the profile's own, which nightly draws anew; it is resolved
     at construction. `examples`: distinct cases, None for as many as the profile has. `trees`: shape files to check instead of
     drawn cases, at each of `prefixes` keys. `dtype`: every case in this dtype. `workers`: None is
-    one a core (one in all on a GPU), 0 is this process, for debuggers. `time_limit` (seconds): no
+    one a core, or one a GPU; 0 is this process, for debuggers. `time_limit` (seconds): no
     case is started after it. `launch_timeout` (seconds): the longest that one stage of one check
-    may take before its worker counts as hung. `run_dir`: None is a new folder in `store/runs`.
+    may take before its worker counts as hung; longer where a launch has more work than an ordinary one. `run_dir`: None is a new folder in `store/runs`.
     `store`: where failures are kept from run to run; None keeps none. `ledger`: a file of known
     failures; None tolerates nothing. `endless`: cases are drawn until `time_limit` or, with
     `fail_fast`, the first failure; those that pass are not kept on disk. `units`: of what is drawn without an end,
@@ -108,11 +109,11 @@ class RunSettings:
 
     @property
     def worker_count(self) -> int:
-        """Worker processes to start; 0 for none."""
+        """Worker processes to start; 0 for none. Raises GpuError where a GPU is not there."""
         if self.workers is not None:
             return self.workers
         if self.device_kind != "cpu":
-            return 1
+            return len(pins(self.device))
         return min(cores(), MOST_WORKERS)
 
     def as_builtins(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from treeproof.contract.event import (
     Diagnosed,
     Event,
     Finished,
+    Halved,
     Reduced,
     Shown,
     WorkerLost,
@@ -187,6 +188,11 @@ class Run:
     @property
     def losses(self) -> tuple[WorkerLost, ...]:
         return tuple(self.found.losses)
+
+    @property
+    def halved(self) -> tuple[Halved, ...]:
+        """Launches that did not fit into memory."""
+        return tuple(self.found.halved)
 
     @cached_property
     def left(self) -> dict[str, Unchecked]:

@@ -10,11 +10,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from treeproof.contract.case import VerifyCase
+
 PATIENCE = 300.0
 """Seconds for what is not the kernel's: importing a backend's packages, and the oracle."""
 
 REARM = 0.1
 """Share of its time that a stage may lose to a watchdog armed for the stage before it."""
+
+
+ORDINARY = {"cpu": 1e10, "cuda": 1e13}
+"""Multiply-adds of a launch that has the time which is set, and no more: a minute's work for the slowest
+kernels that are right, an interpreted one and one on an old GPU."""
+
+
+def heaviness(case: VerifyCase, device_kind: str) -> float:
+    """By how much the time of a stage is drawn out: 1, or as much as a launch has more work than others."""
+    shape = case.shape
+    keys = sum(r.num_rows * (r.prefix_len + r.num_rows) for r in case.requests)
+    work = keys * shape.num_q_heads * (shape.head_dim + shape.v_head_dim)
+    return max(1.0, work / ORDINARY[device_kind])
 
 
 def seconds_for(stage: str, launch_timeout: float) -> float:

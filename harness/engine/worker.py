@@ -19,6 +19,7 @@ from treeproof.contract.event import Checked, Diagnosed, Shown
 from treeproof.contract.failure import PROBES
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import BackendError, BackendUnavailable, load
+from treeproof.engine.gpus import ANY, VISIBLE
 from treeproof.engine.in_flight import Entering, InFlight, InFlightFile, trace_path
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.source_digest import source_digest
@@ -76,8 +77,8 @@ class Task:
     known: Mapping[str, tuple[KnownFailure, ...]] = field(default_factory=dict)
 
 
-def initialize(device_kind: str, output: Path | None = None) -> None:
-    """Set up a worker process, before anything imports torch or triton.
+def initialize(device_kind: str, output: Path | None = None, gpu: str = ANY) -> None:
+    """Set up a worker process, before anything imports torch or triton: from then on it sees `gpu` alone.
 
     What is printed in it goes to the file `output`: a backend's words must not reach the terminal, nor
     the CI service that reads commands there.
@@ -88,6 +89,8 @@ def initialize(device_kind: str, output: Path | None = None) -> None:
             os.dup2(file, stream)
         os.close(file)
     os.environ["OMP_NUM_THREADS"] = "1"
+    if gpu != ANY:
+        os.environ[VISIBLE] = gpu
     if device_kind == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
 

@@ -20,11 +20,12 @@ from treeproof.contract.event import Checked, Diagnosed, Shown
 from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.engine import worker
+from treeproof.engine.gpus import ANY, of_workers, own_device
 from treeproof.engine.in_flight import read_in_flight, record_path
 from treeproof.engine.loss import Lost, examine_loss
 from treeproof.engine.run_folder import BackendMeta, RunFolder
 from treeproof.engine.seat import OwnSeat, ProcessSeat, Seat
-from treeproof.engine.watchdog import seconds_for
+from treeproof.engine.watchdog import heaviness, seconds_for
 from treeproof.engine.worker import Task, WorkerSettings
 
 QUEUED = 2
@@ -69,17 +70,33 @@ class WorkerPool:
     """All workers of a run."""
 
     def __init__(self, settings: WorkerSettings, workers: int) -> None:
-        """`workers` 0: tasks run in this process."""
+        """`workers` 0: tasks run in this process. Else each has a GPU of its own, where they are on GPUs.
+
+        Raises GpuError where there are not as many, or not these.
+        """
         kind = settings.device.partition(":")[0]
+        gpus: Sequence[str] = [ANY] * workers
+        if kind != "cpu":
+            gpus = of_workers(settings.device, workers) if workers else own_device(settings.device)
+            # A worker sees one GPU.
+            settings = replace(settings, device=kind if workers else gpus[0])
         self._settings = replace(settings, watched=workers > 0)
         self._folder = RunFolder(settings.folder)
         self._numbers = itertools.count(1)
         self._launches: list[_Launch] = []
         self.seats: Sequence[Seat] = (
-            [ProcessSeat(f"w{i}", kind, self._folder.output(f"w{i}")) for i in range(workers)]
+            [
+                ProcessSeat(f"w{i}", kind, self._folder.output(f"w{i}"), gpu)
+                for i, gpu in enumerate(gpus)
+            ]
             if workers
             else [OwnSeat(kind)]
         )
+
+    @property
+    def device(self) -> str:
+        """The device as the workers call it."""
+        return self._settings.device
 
     @property
     def busy(self) -> bool:
@@ -218,8 +235,9 @@ class WorkerPool:
     ) -> _Launch:
         task = Task(next(self._numbers), case, backends, identities, writer, probes, until, known)
         settings = self._settings
-        if launch_timeout is not None:
-            settings = replace(settings, launch_timeout=launch_timeout)
+        timeout = settings.launch_timeout if launch_timeout is None else launch_timeout
+        timeout *= heaviness(case, settings.device.partition(":")[0])
+        settings = replace(settings, launch_timeout=timeout)
         future = seat.submit(function, task, settings)
         return _Launch(task, seat, future, settings.launch_timeout)
 

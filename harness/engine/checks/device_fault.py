@@ -5,6 +5,14 @@ from __future__ import annotations
 import torch
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether host or device had no more memory to give. What a kernel asks of a chip is another matter."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = ("CUDA error: out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+
+
 def is_device_fault(error: RuntimeError) -> bool:
     """Whether the device, and not a host, found the fault: an illegal address, a failed assertion."""
     kind = getattr(torch, "AcceleratorError", None)  # torch 2.8 and later

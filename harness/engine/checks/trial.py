@@ -20,7 +20,7 @@ from treeproof.engine.accepted import together
 from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
-from treeproof.engine.checks.unable import unable
+from treeproof.engine.checks.unable import OutOfMemory, unable
 from treeproof.properties.contract import mutated
 from treeproof.properties.output import Margin
 from treeproof.properties.probes.launch import Launched
@@ -130,7 +130,8 @@ class Trial:
             except (Violation, KeyboardInterrupt):
                 raise
             except BaseException as error:  # SystemExit, too, and what cancels a task
-                if run in self.returned or (why := unable(stage, error)) is None:
+                why = unable(stage, error)
+                if why is None or (run in self.returned and not isinstance(why, OutOfMemory)):
                     raise raised(stage, error) from error
                 raise why from None
             finally:

@@ -1,7 +1,7 @@
 """Exceptions that say nothing of a kernel's rightness: a package, or the device, does not have it.
 
 All others are findings. So are these once the stage has run on the same case: what has run here is
-here.
+here. But there may be too little memory at any time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.metadata
 import re
 
 from treeproof.contract.backend import BackendUnavailable
+from treeproof.engine.checks.device_fault import is_out_of_memory
 from treeproof.properties.exception_text import chain, from_triton, in_one_line, where
 
 _NOT_BUILT = re.compile(
@@ -28,11 +29,17 @@ class DeviceLimit(BackendUnavailable):
     """The device lacks what this case asks of it; others may do. The verdict is `unsupported`."""
 
 
+class OutOfMemory(BackendUnavailable):
+    """A launch of this case does not fit into memory. One of fewer requests may."""
+
+
 def unable(stage: str, error: BaseException) -> BackendUnavailable | None:
     """Why the stage cannot run here, if that is what the exception says; None: it is a finding."""
     if isinstance(error, BackendUnavailable):
         return error
     said = f"{stage}: {in_one_line(error)}"
+    if is_out_of_memory(error):
+        return OutOfMemory(said)
     if isinstance(error, ImportError):
         return BackendUnavailable(f"{stage}: {error}{_to_install(error)}{where(error)}")
     if isinstance(error, RuntimeError) and _NOT_BUILT.search(str(error)):
