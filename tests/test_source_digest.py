@@ -74,6 +74,26 @@ def test_nothing_of_it_is_imported_and_a_file_for_another_python_is_no_error(
     assert "engine" not in sys.modules
 
 
+def test_folders_that_are_no_packages_and_finders_that_raise_are_left_out(
+    digest: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spaces" / "inner").mkdir(parents=True)
+    (tmp_path / "spaces" / "inner" / "deep.py").write_text("")
+    (tmp_path / "spaces" / "near.py").write_text("")
+    (tmp_path / "helper.py").write_text("import spaces.near\nimport spaces.inner.deep\n")
+    before = digest()
+    (tmp_path / "spaces" / "near.py").write_text("# another\n")
+    assert digest() != before
+
+    class Broken:
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            raise KeyError(name)
+
+    before = digest()
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    assert digest() == before
+
+
 def test_another_checkout_of_the_same_files_is_the_same_source(
     digest: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

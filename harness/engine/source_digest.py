@@ -120,11 +120,9 @@ def _find(name: str, locations: list[str] | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, locations)
-        except (
-            ImportError,
-            AttributeError,
-            ValueError,
-        ):  # somebody else's, for a name that may be none
+        except Exception:
+            # Finders are somebody else's, the name may be none, and Python's own wants the parent of a
+            # folder without __init__.py imported: what is not found so is left out.
             continue
         if spec is not None:
             return spec
