@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -13,17 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from treeproof.reports.drawing import plain
+from treeproof.reports.text import printable, shown
 
 MAX_WIDTH = 100
 """Reports are laid out for this many columns; a narrower terminal cuts them at its edge."""
 
 
-def printable(text: str) -> str:
-    """One line without control characters: a backend's words must not drive the terminal."""
-    return "".join(
-        " " if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") else char
-        for char in text
-    )
+MAX_LINE = 4_000
+"""Characters of one line, before it is folded."""
 
 
 class _Console(Console):
@@ -47,9 +43,10 @@ def write(console: Console, lines: Iterable[Text | str]) -> None:
     utf8 = console.encoding.lower().replace("-", "").startswith("utf")
     width = max(20, min(console.width, MAX_WIDTH)) if console.is_terminal else MAX_WIDTH
     for line in lines:
-        whole = Text(line) if isinstance(line, str) else line
+        whole = Text(line) if isinstance(line, str) else line.copy()
+        whole.plain = printable(whole.plain) if whole.no_wrap else shown(whole.plain, MAX_LINE)
         for text in _fitted(whole, width):
-            text.plain = printable(text.plain)
+            text.plain = printable(text.plain)  # what is folded may begin anew with a command
             console.print(text if utf8 else Text(plain(text.plain)), soft_wrap=True)
 
 

@@ -20,6 +20,7 @@ from treeproof.reports.console import command, prose
 from treeproof.reports.drawing import bracket, draw_request
 from treeproof.reports.recovered import recovered_lines
 from treeproof.reports.script_lines import script_lines
+from treeproof.reports.text import shown
 from treeproof.reports.visibility import legend, visibility_lines
 
 MAX_LINES = 40
@@ -52,8 +53,8 @@ class Explained:
 def failure_block(what: Explained) -> list[Text]:
     """The block, without blank lines around it; the replay command is its last line."""
     failure = what.failure
-    where = f"{failure.evidence}, stage {failure.stage}"
-    head = f"✗ {what.backend}  {failure.identity}: {failure.kind}  ({where})"
+    where = f"{failure.evidence}, stage {shown(failure.stage, 40)}"
+    head = f"✗ {what.backend}  {failure.identity}: {shown(failure.kind, 80)}  ({where})"
     lines = [prose(f"{head}  in {count(what.checks, 'check')}", "bold red")]
     lines += [prose(f"  {part}", "bold") for part in _wrapped(failure.message, 4)]
     if failure.expected or failure.actual:
@@ -73,7 +74,7 @@ def failure_block(what: Explained) -> list[Text]:
 
 
 def _wrapped(text: str, most: int) -> list[str]:
-    short = re.sub(r"(?:\d+→){8,}\d+", _ends, text)
+    short = re.sub(r"(?:\d+→){8,}\d+", _ends, shown(text))
     return textwrap.wrap(short, 96, max_lines=most, placeholder=" …", break_on_hyphens=False)
 
 

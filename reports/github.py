@@ -10,11 +10,12 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text
+from treeproof.reports.ledger_lines import entry_words
 from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.terminal import figures, last_words, replay_command
-from treeproof.reports.text import shown
+from treeproof.reports.text import printable, shown
 
 MOST_ANNOTATIONS = 10
 """GitHub shows so many of a step, and drops the others without a word."""
@@ -33,7 +34,7 @@ def error_commands(runs: Sequence[Run]) -> list[str]:
     lines = [
         _command(
             f"{shown(backend, 200)}: {group.identity} {shown(group.kind, 200)}",
-            f"{shown(group.failure.message, 600)}\n{_cause(group)}{replay_command(run, group)}",
+            f"{shown(group.failure.message, 600)}\n{_cause(group)}{printable(replay_command(run, group))}",
         )
         for run, backend, group in failures[:most]
     ]
@@ -67,6 +68,16 @@ def step_summary(runs: Sequence[Run]) -> str:
         lines += _left(run)
         for group in run.failures:
             lines += ["", *_failure(run, group)]
+        if run.ledger:
+            known = [f"- entry {_text(entry_words(state))}" for state in run.ledger]
+            lines += [
+                "",
+                "<details><summary>Known failures</summary>",
+                "",
+                *known,
+                "",
+                "</details>",
+            ]
         lines += ["", "<details><summary>Sizes, time, seed, versions</summary>", ""]
         lines += [*(f"    {shown(line)}" for line in figures(run)), "", "</details>", ""]
     return _cut(lines)

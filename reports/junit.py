@@ -36,7 +36,7 @@ def junit_xml(runs: Sequence[Run]) -> bytes:
             suite = TestSuite(_safe(of_run(name, backend)))  # type: ignore[no-untyped-call]
             suite.timestamp = run.meta.started[:19]
             for key, value in _properties(run):
-                suite.add_property(key, _safe(value))
+                suite.add_property(_safe(key, 80), _safe(value))
             if backend in run.left:
                 suite.add_property("left unchecked", _safe(left_words(run.left[backend])))
             groups = [group for group in run.failures if group.backend == backend]
@@ -71,7 +71,9 @@ def _result(
     own = [group for group in groups if group.identity == column]
     if own:
         kinds = ", ".join(group.kind for group in own)
-        failure = JUnitFailure(_safe(f"{count(tally.cases['fail'], 'case')}: {kinds}"), own[0].kind)
+        failure = JUnitFailure(
+            _safe(f"{count(tally.cases['fail'], 'case')}: {kinds}"), _safe(own[0].kind, 80)
+        )
         failure.text = _safe("\n\n".join(_said(run, group) for group in own), MAX_BODY)
         return [failure]
     if backend in run.unavailable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.text import Text
 
 from treeproof.engine.ledger_state import EntryState
@@ -12,13 +14,14 @@ from treeproof.reports.console import prose
 
 def ledger_lines(run: Run) -> list[Text]:
     """One line an entry; nothing where the run had no ledger."""
-    return [prose(f"  {_said(state)}", _STYLES.get(state.state, "")) for state in run.ledger]
+    return [prose(f"  {entry_words(state)}", _STYLES.get(state.state, "")) for state in run.ledger]
 
 
 _STYLES = {"unexpected-pass": "bold red", "expired": "yellow"}
 
 
-def _said(state: EntryState) -> str:
+def entry_words(state: EntryState) -> str:
+    """An entry, what became of it, and its reason."""
     entry = state.entry
     cause = f" by {entry.cause}" if entry.cause else ""
     head = f"{entry.number}. {entry.backend}  {entry.identity}: {entry.kind}{cause}: "
@@ -40,3 +43,15 @@ def pass_words(state: EntryState) -> str:
     """That an entry is over, and what to do."""
     among = count(state.reached, "check")
     return f"unexpected pass, {among} in its scope and none failed so; if it is mended, drop it"
+
+
+def linked(words: str) -> list[tuple[str, str]]:
+    """Words in pieces, each with where it leads: http and https addresses, and else nothing."""
+    pieces, end = [], 0
+    for found in _ADDRESS.finditer(words):
+        pieces += [(words[end : found.start()], ""), (found[0], found[0])]
+        end = found.end()
+    return [piece for piece in (*pieces, (words[end:], "")) if piece[0]]
+
+
+_ADDRESS = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]]")

@@ -151,9 +151,13 @@ def _kernels(run: Run) -> list[str]:
 
 
 def _environment(run: Run) -> list[str]:
-    """Versions of what decides a verdict: a failure that is sent on is read elsewhere."""
+    """Machine and versions that decide a verdict: a failure that is sent on is read elsewhere."""
     versions = ", ".join(f"{name} {version}" for name, version in run.meta.versions.items())
-    return [f"versions {versions}"] if versions else []
+    machine = ", ".join(filter(None, (run.meta.device_name, run.meta.platform)))
+    return [
+        *([f"machine  {machine}"] if run.meta.platform else []),
+        *([f"versions {versions}"] if versions else []),
+    ]
 
 
 def _event_classes(run: Run) -> str:

@@ -177,6 +177,18 @@ def test_errors_reads_and_writes_are_drawn_from_what_was_seen(opened: Opened) ->
     expect(article.get_by_role("region", name="attend: masks")).to_be_visible()
 
 
+def test_a_slot_says_who_read_it_and_who_must_not(opened: Opened) -> None:
+    article = opened.page.locator("#failure-1")
+    article.locator("summary").first.click()
+    expect(article.locator(".leaf .bad")).to_have_text("r1")
+    article.locator(".leaf .bad").click()
+    expect(tracer(opened.page)).to_contain_text("measured: read by rows 1, 2")
+    expect(tracer(opened.page)).to_contain_text("measured: must not be read by 2")
+    article.locator(".leaf button").first.click()
+    expect(tracer(opened.page)).to_contain_text("measured: read by rows 0, 1, 2")
+    expect(tracer(opened.page)).not_to_contain_text("must not be read by")
+
+
 def test_filters_and_search_leave_what_fits(opened: Opened) -> None:
     page = opened.page
     page.locator("#by-backend").select_option("theirs")

@@ -149,9 +149,8 @@ def test_no_words_of_a_backend_begin_a_command_of_their_own(tmp_path: Path) -> N
     (line,) = error_commands([failing(tmp_path / "run", message=HOSTILE)])
     assert "\n" not in line
     assert "\r" not in line
-    assert (
-        line.count("::error title=") == 2
-    )  # its own, and the forged one in the middle of its text
+    assert line.count("::error title=") == 1  # its own; the forged one is spaced out
+    assert ": :error title=forged" in line
 
 
 def test_a_summary_is_cut_between_lines_below_what_github_takes(tmp_path: Path) -> None:
@@ -223,7 +222,11 @@ def test_what_the_ledger_tolerates_is_skipped_with_that_for_a_reason(tmp_path: P
     tolerated = Tolerated(
         case=case.id, backend="mine", identity="visibility", kind="reads-sibling-0", entry=1
     )
-    found = cases(again(run, tmp_path / "again", tolerated, ledger=(entry,)))
+    known = again(run, tmp_path / "again", tolerated, ledger=(entry,))
+    found = cases(known)
+    text = step_summary([known])
+    assert "- entry 1. mine  visibility" in text
+    assert "tolerated in 1 check" in text
     (skipped,) = found["treeproof.mine.visibility"]
     assert (skipped.tag, skipped.get("message")) == (
         "skipped",

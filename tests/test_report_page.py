@@ -8,15 +8,17 @@ import hashlib
 import json
 import re
 import time
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from report_runs import HOSTILE, checked, leak, run_of, star
+from report_runs import HOSTILE, again, checked, leak, run_of, star
 
 from treeproof.contract.event import Read, Shown, ShownRound, ShownTurn
+from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.engine.summary import Run
@@ -206,6 +208,25 @@ def test_rounds_are_drawn_as_they_went_and_without_evidence_as_they_are_written(
             step,
             otherwise,
         )
+
+
+def test_reasons_of_the_ledger_lead_to_http_addresses_and_nowhere_else(tmp_path: Path) -> None:
+    reason = (
+        "owner/repo#1, see (https://a.example/x?y=1&z=2). javascript:alert(1) data:text/html,x "
+        'http://b.example/" onclick="alert(2) file:///etc/passwd'
+    )
+    entry = KnownFailure(
+        number=1, backend="mine", identity="kv", kind="stale-write", reason=reason,
+        expires=date(2020, 1, 1),
+    )  # fmt: skip
+    run = again(failing(tmp_path / "run"), tmp_path / "again", ledger=(entry,))
+    found = Elements(render(page_of([run])))
+    links = [attributes for tag, attributes in found.tags if tag == "a"]
+    outside = [one["href"] for one in links if not (one["href"] or "").startswith("#")]
+    assert outside == ["https://a.example/x?y=1&z=2", "http://b.example/"]
+    assert not any("onclick" in attributes for attributes in links)
+    assert "1. mine  kv: stale-write: expired on 2020-01-01" in found.words
+    assert "javascript:alert(1)" in found.words
 
 
 def test_damage_is_told_and_what_stands_before_it_is_shown(tmp_path: Path) -> None:

@@ -257,6 +257,10 @@ def test_the_figures_name_the_versions_that_decided(folder: Path) -> None:
     versions = {"treeproof": "0.1.0", "torch": "2.13.0+cpu"}
     told = again(run, folder.with_name("told"), versions=versions)
     assert figures(told)[-2] == "versions treeproof 0.1.0, torch 2.13.0+cpu"
+    there = again(
+        run, folder.with_name("there"), device_name="NVIDIA H200", platform="Linux-6.1-x86_64"
+    )
+    assert "machine  NVIDIA H200, Linux-6.1-x86_64" in figures(there)
 
 
 def test_lost_workers_are_counted(folder: Path) -> None:

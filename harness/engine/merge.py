@@ -26,7 +26,7 @@ from treeproof.engine.gathered import Check
 from treeproof.engine.merged_check import combined, same_verdicts, stands
 from treeproof.engine.merged_meta import merged_meta
 from treeproof.engine.representatives import reproducer_of
-from treeproof.engine.run_folder import RunFolder
+from treeproof.engine.run_folder import RunFolder, encode_event
 from treeproof.engine.summary import CLEAN, INCOMPLETE, INTERRUPTED, OWN_FAULT, Run
 from treeproof.engine.unchecked import least_left
 
@@ -62,11 +62,11 @@ def merge(runs: Sequence[Run], into: Path, *, lost: Sequence[str] = ()) -> Merge
             for path in sorted((run.folder.path / "output").glob("*.txt")):
                 shutil.copyfile(path, folder.output(f"{number}-{path.stem}"))
             with folder.events_path(f"{number:0{len(str(len(runs)))}}").open("xb") as stream:
-                stream.writelines(msgspec.json.encode(e) + b"\n" for e in union.events_of(number))
+                stream.writelines(encode_event(e) for e in union.events_of(number))
         unread = [*lost, *_keep(Run.read(into))]
         code, reason = union.ending(Run.read(into), unread)
         with folder.events_path("merged").open("xb") as stream:
-            stream.write(msgspec.json.encode(union.finished(code, reason)) + b"\n")
+            stream.write(encode_event(union.finished(code, reason)))
     except OSError as error:
         raise FileError(f"{into}: {error.strerror or error}") from error
     return Merged(Run.read(into), union.repeated)

@@ -10,6 +10,7 @@ failures/               one reproducer a failure key
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ from treeproof.contract.wire import (
 
 EVENTS_VERSION = 1
 """What `meta.json` and events are written as; older ones are read, newer ones are refused."""
+
+MAX_NAME = 100
 
 MAX_LINE = 256 << 20
 """Bytes of one event that are read; no writer writes nearly as many."""
@@ -200,8 +203,11 @@ class RunFolder:
 
 
 def file_name(identity: str, kind: str) -> str:
-    """File name of a reproducer, of characters that every file system takes."""
-    return re.sub(r"[^a-z0-9.-]+", "-", f"{identity}-{kind}".lower()) + ".json"
+    """File name of a reproducer, of characters, and no more of them, than every file system takes."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", f"{identity}-{kind}".lower())
+    if len(name) > MAX_NAME:
+        name = f"{name[:MAX_NAME]}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
+    return f"{name}.json"
 
 
 def append_event(path: Path, event: Event) -> None:
@@ -209,7 +215,7 @@ def append_event(path: Path, event: Event) -> None:
 
     Raises OSError where the line could not be written whole (a full disk).
     """
-    line = msgspec.json.encode(event) + b"\n"
+    line = encode_event(event)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         written = os.write(descriptor, line)
@@ -217,6 +223,24 @@ def append_event(path: Path, event: Event) -> None:
         os.close(descriptor)
     if written != len(line):
         raise OSError(f"{path}: {written} of {len(line)} bytes written; is the disk full?")
+
+
+def encode_event(event: Event) -> bytes:
+    """One line. What no file can hold of a backend's words, lone surrogates, is written as an escape."""
+    try:
+        return msgspec.json.encode(event) + b"\n"
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_writable(msgspec.to_builtins(event))) + b"\n"
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_writable(key): _writable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(one) for one in value]
+    return value
 
 
 def read_events(path: Path, offset: int = 0) -> list[Event]:

@@ -153,22 +153,25 @@ def summary_lines(run: Any, failed: Mapping[str, str], beside: Sequence[str] = (
     `failed` has the failing item of backends that can be run again in no other way. `beside` are items
     that found violations of their own, and of which the run has no record.
     """
-    from treeproof.reports.console import printable
+    from treeproof.reports.console import MAX_LINE
     from treeproof.reports.ledger_lines import ledger_lines
     from treeproof.reports.matrix import matrix_lines, reason_lines
     from treeproof.reports.terminal import figures, last_words, replay_command
+    from treeproof.reports.text import printable, shown
 
     for line in (*matrix_lines(run), *reason_lines(run), *ledger_lines(run)):
-        yield printable(line.plain)
-    yield from (printable(line) for line in figures(run) if not line.startswith("events"))
+        yield shown(line.plain, MAX_LINE)
+    yield from (shown(line, MAX_LINE) for line in figures(run) if not line.startswith("events"))
     for group in run.failures:
         yield ""
-        yield printable(
-            f"✗ {group.backend}  {group.identity}: {group.kind}: {group.failure.message}"
+        yield shown(
+            f"✗ {group.backend}  {group.identity}: {shown(group.kind, 80)}: {group.failure.message}"
         )
         item = failed.get(group.backend)
-        yield replay_command(run, group) if item is None else shlex.join(["pytest", item])
-    words = [printable(line.plain) for line in last_words(run)]
+        yield printable(
+            replay_command(run, group) if item is None else shlex.join(["pytest", item])
+        )
+    words = [shown(line.plain, MAX_LINE) for line in last_words(run)]
     if beside:
         clean = "✓ no identity violated in "
         words = [

@@ -8,8 +8,8 @@ from functools import cache
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, Failure
-from treeproof.reports.console import printable
 from treeproof.reports.failure_block import Explained, failure_block
+from treeproof.reports.text import printable
 
 Key = tuple[str, str]
 

@@ -167,6 +167,27 @@ class Drawing {
     return owner ? name(owner[0], `column ${owner[1]}`) : `slot ${slot}, nobody's`;
   }
 
+  // Rows of all drawn requests that were seen to read a slot, and whether they must.
+  readers(slot) {
+    const seen = this.data.seen, here = this.index, found = [];
+    if (!seen) return found;
+    this.data.requests.forEach((r, index) => {
+      this.index = index; // what is due is asked of that request
+      (seen.reads[index] || []).forEach((read, i) => {
+        if (this.readOf(i, read)[1].some(([other, n]) => other === slot && n > 0))
+          found.push({b: r.b, row: i, right: this.due(i).some(row => r.slots[row] === slot)});
+      });
+    });
+    this.index = here;
+    return found;
+  }
+
+  readerWords(slot) {
+    const found = this.readers(slot), name = f => f.b === this.request.b ? `${f.row}` : `${f.row} of request ${f.b}`;
+    const wrong = found.filter(f => !f.right);
+    return {words: found.length ? `read by row${found.length > 1 ? "s" : ""} ${found.map(name).join(", ")}` : "", wrong: wrong.length ? `must not be read by ${wrong.map(name).join(", ")}` : ""};
+  }
+
   readLine(i, read) {
     const [prefix, slots] = this.readOf(i, read), r = this.request, due = r.prefix - r.first[i], others = slots.reduce((sum, [, n]) => sum + n, 0);
     const own = new Map(r.slots.map((slot, row) => [slot, row])), want = new Set(this.due(i));
@@ -232,8 +253,9 @@ class Drawing {
         if (!what) return size === 1 ? null : el("li", {}, el("span", {className: "free", textContent: "·", title: `slot ${slot}: none of this request`}));
         if (what.row === undefined) return el("li", {}, el("span", {className: "free", textContent: `P${what.column}`, title: `slot ${slot}: prefix column ${what.column}`}));
         const value = values[what.row], wrong = value !== undefined && value !== null && value !== what.row;
-        const button = el("button", {type: "button", className: wrong ? "bad" : "", textContent: wrong ? `r${what.row}≠${value}` : `r${what.row}`,
-          title: `slot ${slot}: column ${r.prefix + what.row}, row ${what.row}${wrong ? `; holds ${value < 0 ? "no row" : `row ${value}`}` : ""}`});
+        const readers = this.readerWords(slot), told = [readers.words, readers.wrong].filter(Boolean).map(words => `; ${words}`).join("");
+        const button = el("button", {type: "button", className: wrong || readers.wrong ? "bad" : "", textContent: wrong ? `r${what.row}≠${value}` : `r${what.row}`,
+          title: `slot ${slot}: column ${r.prefix + what.row}, row ${what.row}${wrong ? `; holds ${value < 0 ? "no row" : `row ${value}`}` : ""}${told}`});
         return el("li", {}, this.picker(button, what.row));
       });
       return el("div", {className: "leaf"}, size === 1 ? `slot ${page}` : `page ${page}`, el("ol", {}, ...cells.filter(Boolean)));
@@ -288,6 +310,11 @@ class Drawing {
       }
       for (const f of d.others.filter(f => f[3] === identity && f[0] === r.b && f[1] === i && (identity !== "visibility" || f[2] === null)))
         said.append(el("div", {className: "wrong", textContent: `✗ ${f[5]}: ${f[6]}`}));
+      if (identity === "kv" && d.seen) {
+        const readers = this.readerWords(r.slots[i]);
+        if (readers.words) said.append(el("div", {textContent: `measured: ${readers.words}`}));
+        if (readers.wrong) said.append(el("div", {className: "wrong", textContent: `measured: ${readers.wrong}`}));
+      }
       return el("tr", {}, el("th", {scope: "row", textContent: name}), el("td", {textContent: text}), said);
     });
     const beside = d.others.filter(f => ["output", "contract"].includes(f[3]) && (f[1] === null || (f[0] === r.b && f[1] === i)));

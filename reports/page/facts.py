@@ -16,6 +16,8 @@ from treeproof.engine.summary import Run
 from treeproof.reports.acceptance import Accepted, accepted
 from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text
+from treeproof.reports.console import MAX_LINE
+from treeproof.reports.ledger_lines import entry_words, linked
 from treeproof.reports.left_lines import left_parts
 from treeproof.reports.matrix import Tally, reason_lines, tallies
 from treeproof.reports.page.drawing import drawing_of
@@ -23,7 +25,7 @@ from treeproof.reports.page.rounds import rounds_of
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.script_lines import script_lines
 from treeproof.reports.terminal import figures, last_words, reduction, replay_command, varies
-from treeproof.reports.text import shown
+from treeproof.reports.text import printable, shown
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,17 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Known:
+    """One entry of a ledger after the run."""
+
+    run: str
+    """Name of its run, where there are several."""
+    state: str
+    words: tuple[tuple[str, str], ...]
+    """In pieces, each with the address that it leads to, or none."""
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything a page says; `drawings[i]` belongs to `blocks[i]`."""
 
@@ -98,6 +111,7 @@ class Page:
     rows: tuple[Row, ...]
     accepted: tuple[tuple[str, Accepted], ...]
     """Name of the run, where there are several, and drafts accepted in one way."""
+    known: tuple[Known, ...]
     reasons: tuple[str, ...]
     left: tuple[str, ...]
     """What was not come to, part by part."""
@@ -118,21 +132,28 @@ def page_of(runs: Sequence[Run]) -> Page:
             blocks.append(block)
             drawings.append(drawing)
     first = runs[0]
-    words = [of_run(name, last_words(run)[-1].plain) for run, name in named]
+    words = [of_run(name, shown(last_words(run)[-1].plain)) for run, name in named]
     warnings = [
-        of_run(name, line.plain.removeprefix("! "))
+        of_run(name, shown(line.plain.removeprefix("! ")))
         for run, name in named
         for line in last_words(run)[:-1]
     ]
     return Page(
-        title="treeproof: " + ", ".join(dict.fromkeys(n for run in runs for n in run.backends)),
+        title=shown(
+            "treeproof: " + ", ".join(dict.fromkeys(n for run in runs for n in run.backends))
+        ),
         verdict=" · ".join(dict.fromkeys(words)),
         good=all(run.exit_code == 0 for run in runs),
-        command=shlex.join(["treeproof", *first.meta.command[1:]]) if len(runs) == 1 else "",
+        command=shown(shlex.join(["treeproof", *first.meta.command[1:]])) if len(runs) == 1 else "",
         started=first.meta.started,
         figures=tuple(line for run, name in named for line in _figures(run, name)),
         rows=tuple(row for run, name in named for row in _rows(run, name)),
         accepted=tuple((name, one) for run, name in named for one in accepted(run)),
+        known=tuple(
+            Known(name, state.state, tuple(linked(shown(entry_words(state)))))
+            for run, name in named
+            for state in run.ledger
+        ),
         reasons=tuple(_reasons(named)),
         left=tuple(
             of_run(name, shown(line, 200_000)) for run, name in named for line in left_parts(run)
@@ -144,7 +165,8 @@ def page_of(runs: Sequence[Run]) -> Page:
 
 
 def _figures(run: Run, name: str) -> list[str]:
-    return [*([name, ""] if name else []), *figures(run), *([""] if name else [])]
+    lines = [shown(line, MAX_LINE) for line in figures(run)]
+    return [*([name, ""] if name else []), *lines, *([""] if name else [])]
 
 
 def _rows(run: Run, of: str) -> list[Row]:
@@ -195,7 +217,7 @@ def _block(
     run: Run, name: str, group: FailureGroup, number: int, case: VerifyCase | None, step: int
 ) -> Block:
     failure = group.failure
-    probe = f", probe {failure.probe}" if failure.probe else ""
+    probe = f", probe {shown(failure.probe, 40)}" if failure.probe else ""
     size = "" if case is None else f"{summary(case)}; {reduction(run, group)}"
     return Block(
         number=number,
@@ -212,7 +234,7 @@ def _block(
         cause=shown(_cause(group.diagnosed, failure)),
         case=size,
         varies=varies(run, group),
-        replay=replay_command(run, group),
+        replay=printable(replay_command(run, group)),
         script=tuple(script_lines(case)) if case and case.script else (),
         step=step,
         **_further_commands(run, group),
@@ -234,6 +256,8 @@ def _further_commands(run: Run, group: FailureGroup) -> dict[str, Any]:
     row = ["--request", str(failure.request or 0), "--row", str(failure.row or 0)]
     reference = next(m.reference for m in run.meta.backends if m.name == group.backend)
     return {
-        "reduce": shlex.join(["treeproof", "reduce", *words[2:]]),
-        "trace": shlex.join(["treeproof", "trace", words[2], *row, "--backend", reference]),
+        "reduce": printable(shlex.join(["treeproof", "reduce", *words[2:]])),
+        "trace": printable(
+            shlex.join(["treeproof", "trace", words[2], *row, "--backend", reference])
+        ),
     }
