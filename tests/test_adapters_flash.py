@@ -28,6 +28,7 @@ from treeproof.backends.adapters import (
     flash_swa_window,
 )
 from treeproof.backends.adapters.flash_call import Flash, Keys, Layer
+from treeproof.backends.adapters.row_lists import RowLists
 from treeproof.contract.case import (
     AttentionShape,
     KVLayout,
@@ -442,6 +443,7 @@ def test_a_launch_of_rows_decides_by_shapes_alone_and_can_be_captured(
     backend = installed("fa3_fwd", "page-table")
     standin = importlib.import_module("fa3_fwd_interface")
     monkeypatch.setattr(standin, "flash_attn_varlen_func", by_shape)
+    monkeypatch.setattr(flash_call, "_is_captured", lambda q: True)
     able = msgspec.structs.replace(backend.capabilities, capturable=True)
     backend = replace(backend, capabilities=able)
     only = CheckOptions(probes=frozenset({"captured"}))
@@ -468,3 +470,11 @@ def test_builds_that_are_told_of_the_longest_list_do_not_say_that_they_can_be_ca
         "hopper",
         "sglang",
     }
+
+
+def test_lists_stand_one_right_after_another_and_zeros_behind_them() -> None:
+    lists = RowLists(
+        torch.tensor([[5, 6, 0], [7, 0, 0], [0, 0, 0], [8, 9, 4]]), torch.tensor([2, 1, 0, 3])
+    )
+    assert lists.indices.tolist() == [5, 6, 7, 8, 9, 4, 0, 0, 0, 0, 0, 0]
+    assert lists.indptr.tolist() == [0, 2, 3, 3, 6]

@@ -99,13 +99,14 @@ class Flash:
         sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Queries `indptr[i]` to `indptr[i + 1]` of `q` (T, Hq, D), `most_queries` at most, each over all
-        keys of list i. The device is asked for nothing where the build is `Library.by_shape`.
+        keys of list i. The device is asked for nothing where the build is `Library.by_shape` and the launch
+        is captured: with room for every list there is up to twice as much to gather.
 
         With a window, lists are of one query each, their last key being its own. Returns out
         (T, Hq, Dv) and lse (T, Hq) float32 in natural log, sinks included; 0 and -inf over no key.
         """
         paged = self._library.takes_pages(keys.page_size)
-        by_shape = self._library.by_shape(keys.page_size)
+        by_shape = self._library.by_shape(keys.page_size) and (paged or _is_captured(q))
         if not (keys.room if by_shape else int(keys.lengths.max())):
             lse = q.new_full(q.shape[:2], float("-inf"), dtype=torch.float32)
             return q.new_zeros(*q.shape[:2], layer.v_cache.shape[2]), lse
@@ -146,7 +147,8 @@ class Flash:
         sinks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         middle = len(keys.lengths) // 2
-        cut = int(indptr[middle])
+        # Lists of one query each have as many queries before them as lists.
+        cut = middle if most_queries == 1 else int(indptr[middle])
         parts = (
             (slice(0, middle), q[:cut], indptr[: middle + 1]),
             (slice(middle, None), q[cut:], indptr[middle:] - cut),
@@ -158,6 +160,10 @@ class Flash:
             for own, queries, bounds in parts
         ]
         return torch.cat([out for out, _ in done]), torch.cat([lse for _, lse in done])
+
+
+def _is_captured(q: Tensor) -> bool:
+    return q.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _most_cells(layer: Layer) -> int:

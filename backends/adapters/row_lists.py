@@ -42,13 +42,13 @@ class RowLists:
     @property
     def indices(self) -> Tensor:
         """(T * width,) the lists one after another; 0 behind the last of them."""
-        step, behind = (
-            torch.arange(self.table.shape[1], device=self.table.device),
-            self.table.numel(),
-        )
-        place = torch.where(self.listed, self.indptr[:-1, None] + step, behind)
-        flat = self.table.new_zeros(behind + 1)
-        return flat.scatter_(0, place.flatten(), self.table.flatten())[:-1]
+        size = self.table.numel()
+        every = torch.arange(size, device=self.table.device).view(self.table.shape)
+        place = self.indptr[:-1, None] + every[:1]
+        # What is in no list goes behind, a place for each cell: at one place all would wait for each other.
+        place = torch.where(self.listed, place, size + every)
+        flat = self.table.new_zeros(2 * size)
+        return flat.scatter_(0, place.flatten(), self.table.flatten())[:size]
 
 
 def path_lists(x: VerifyInput) -> RowLists:
