@@ -254,6 +254,8 @@ def _suffixes(c: Candidates, b: int, slots: list[int]) -> list[list[int]]:
     selected = c.selected_index[b, : len(slots) - 1].tolist()
     parent_of_beam = dict(enumerate(c.parent_list[b].tolist()))
     row_of_pool = {pool: row for row, pool in enumerate(selected, start=1)}
+    if len(row_of_pool) < len(selected):
+        raise ValueError(f"selected_index[{b}] is {selected}: a candidate is selected twice")
     suffixes = [slots[:1]] * len(slots)
     # A parent comes before its children in the pool, wherever their rows are.
     for pool in sorted(selected):
@@ -263,6 +265,10 @@ def _suffixes(c: Candidates, b: int, slots: list[int]) -> list[list[int]]:
         if parent < 0:
             raise ValueError(
                 f"selected_index[{b}, {row - 1}] is {pool}: its parent {above} is not selected"
+            )
+        if parent and above >= pool:
+            raise ValueError(
+                f"selected_index[{b}, {row - 1}] is {pool}: its parent {above} comes after it"
             )
         suffixes[row] = [*suffixes[parent], slots[row]]
     return suffixes

@@ -200,3 +200,36 @@ def test_each_backend_builds_its_own_representation_and_no_other(name, label):
     assert kinds[label] <= built
     if name != "direct-mask":
         assert x.custom_mask is None
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_rows_that_are_one_candidate_are_siblings_or_refused(name):
+    """The star of SGLang's parity tests, whose rows are all the first child of the root."""
+    c = request([0] * 4, [-1], 4, 4, 5, list(range(5, 15)))
+    if name == "cascade":
+        with pytest.raises(
+            ValueError, match=r"selected_index\[0\] is \[0, 0, 0, 0\]: a candidate is"
+        ):
+            load(name).make().build(c)
+        return
+    x = load(name).make().build(c)
+    assert x.positions.tolist() == [5, 6, 6, 6, 6]
+    assert x.retrieve_next_token.tolist() == [[1, -1, -1, -1, -1]]
+    assert x.retrieve_next_sibling.tolist() == [[-1, 2, 3, 4, -1]]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_parent_that_comes_later_in_the_pool_is_found_or_refused(name):
+    """Of SGLang's malformed selections the one that is a chain: candidate 2 hangs below 4, which no
+    drafting phase leaves, and rows go up from the leaf."""
+    c = request([2, 4, 0], [0, 4, 0, 0, 0], 2, 3, 11, list(range(11, 26)))
+    if name == "cascade":
+        with pytest.raises(
+            ValueError, match=r"selected_index\[0, 0\] is 2: its parent 4 comes after"
+        ):
+            load(name).make().build(c)
+        return
+    x = load(name).make().build(c)
+    assert x.positions.tolist() == [11, 14, 13, 12]
+    assert x.retrieve_next_token.tolist() == [[3, -1, 1, 2]]
+    assert x.retrieve_next_sibling.tolist() == [[-1, -1, -1, -1]]

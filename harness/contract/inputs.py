@@ -43,8 +43,8 @@ class Candidates:
     """Selected candidates and where their KV may go: the input of `build`.
 
     Row j >= 1 of request b is pool candidate `selected_index[b, j-1]`. Its parent is found through
-    `parent_list[b, selected_index // k]`, the pool index of the parent; 0 <= selected_index < k
-    means a child of the root.
+    `parent_list[b, selected_index // k]`, the pool index of the parent, which is below its children's;
+    0 <= selected_index < k means a child of the root.
 
     A selection may be no tree: a parent was not selected, two rows are each other's. A build refuses
     it (ValueError, AssertionError, RuntimeError) or keeps what is wrong inside that request; it comes
