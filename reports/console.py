@@ -45,12 +45,13 @@ def write(console: Console, lines: Iterable[Text | str]) -> None:
     for line in lines:
         whole = Text(line) if isinstance(line, str) else line.copy()
         whole.plain = printable(whole.plain) if whole.no_wrap else shown(whole.plain, MAX_LINE)
-        for text in _fitted(whole, width):
+        for text in fitted(whole, width):
             text.plain = printable(text.plain)  # what is folded may begin anew with a command
             console.print(text if utf8 else Text(plain(text.plain)), soft_wrap=True)
 
 
-def _fitted(line: Text, width: int) -> list[Text]:
+def fitted(line: Text, width: int) -> list[Text]:
+    """The line as it is printed on so many columns: in one piece, cut, or folded."""
     if line.no_wrap or line.cell_len <= width:
         return [line.copy()]
     if line.overflow != "fold":
@@ -61,7 +62,7 @@ def _fitted(line: Text, width: int) -> list[Text]:
     label = re.match(r"\s*(\S+ {2,})?", line.plain)
     hang = (label.end() if label else 0) or 2
     parts = textwrap.wrap(line.plain, width, subsequent_indent=" " * hang, break_on_hyphens=False)
-    return [Text(part, style=line.style) for part in parts]
+    return [Text(part, style=line.style, overflow="fold") for part in parts]
 
 
 def prose(words: str, style: str = "") -> Text:

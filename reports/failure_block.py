@@ -16,7 +16,7 @@ from treeproof.contract.failure import Failure
 from treeproof.properties.expected import expected_reads
 from treeproof.reports.case_sheet import count, summary
 from treeproof.reports.cause import cause_text
-from treeproof.reports.console import command, prose
+from treeproof.reports.console import MAX_WIDTH, command, fitted, prose
 from treeproof.reports.drawing import bracket, draw_request
 from treeproof.reports.recovered import recovered_lines
 from treeproof.reports.script_lines import script_lines
@@ -68,6 +68,7 @@ def failure_block(what: Explained) -> list[Text]:
     margin = what.checked.margin if what.checked else None
     if failure.key == ("output", "outside-bound") and margin is not None:
         lines.append(Text(f"  worst error {margin:.3g} times the bound"))
+    lines = [part for line in lines for part in fitted(line, MAX_WIDTH)]
     if len(lines) >= MAX_LINES:
         lines = [*lines[: MAX_LINES - 2], Text("  …")]
     return [*lines, command(what.replay)]
@@ -97,7 +98,7 @@ def _case_part(what: Explained, case: VerifyCase) -> list[Text]:
         lines += [prose(f"  {part}") for part in _wrapped(f"varies freely: {what.varies}", 3)]
     lines.append(Text(""))
     if case.script:
-        lines += [prose(f"  {line}") for line in script_lines(case, _STEPS)]
+        lines += [Text(f"  {line}") for line in script_lines(case, _STEPS)]
         lines.append(Text(""))
     if len(case.requests) > 1:
         lines.append(Text(f"  request {b}", style="dim"))

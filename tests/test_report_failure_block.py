@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import msgspec
@@ -10,9 +11,16 @@ import pytest
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.event import Checked, Diagnosed
 from treeproof.contract.failure import Failure, Recovered
+from treeproof.contract.registry import load
+from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.contract.tree import CandidateTree
+from treeproof.engine.check import check_case
+from treeproof.engine.checks.options import CheckOptions
+from treeproof.faults.catalog import FAULTS
+from treeproof.reports.console import MAX_WIDTH, open_console, write
 from treeproof.reports.failure_block import MAX_LINES, Explained, failure_block
 from treeproof.reports.varies import varies_freely
+from treeproof.scoring.pairs import SUBJECTS, pairs
 
 REPLAY = "treeproof replay .treeproof/runs/1/failures/causal.json --backend causal.py"
 
@@ -226,3 +234,67 @@ def test_values_that_both_the_drawn_and_the_reduced_case_fail_at_vary_freely() -
     assert f"  varies freely: {words.removesuffix(' 0)')}" in lines
     without = [line.plain for line in failure_block(explained(reduced, SIBLING))]
     assert not any("varies freely" in line for line in without)
+
+
+def printed(what: Explained) -> list[str]:
+    """The block as it stands in a log."""
+    stream = io.StringIO()
+    write(open_console(stream), failure_block(what))
+    return stream.getvalue().splitlines()
+
+
+def assert_fits(lines: list[str], replay: str) -> None:
+    assert len(lines) <= MAX_LINES
+    assert lines[-1] == replay
+    assert max(map(len, lines[:-1])) <= MAX_WIDTH
+
+
+def test_a_long_script_of_many_requests_fits() -> None:
+    chain = tuple(range(-1, 59))
+    plain = case_of(*[chain] * 8, prefix_len=40)
+    turns = tuple(Turn(request=b, accept=50, nodes=55, stop=40) for b in range(8))
+    steps = [Admit(request=b) for b in range(8)] + [Prefill(request=b) for b in range(8)]
+    script = msgspec.structs.replace(
+        plain,
+        script=(*steps, *[Round(turns=turns, idle=3)] * 20),
+        shape=msgspec.structs.replace(plain.shape, rotary=100.0),
+        layout=KVLayout(page_size=1, num_slots=16384),
+    )
+    failure = msgspec.structs.replace(
+        SIBLING, identity="kv", kind="path-not-compacted", stage="commit", column=70, row=50,
+        message="column 70 does not hold what it must, " * 40 + "; seen in step 30 of the script",
+        expected="x " * 400, actual="y " * 400,
+    )  # fmt: skip
+    what = replace(
+        explained(script, failure),
+        varies="aspect (one, other), " * 60,
+        reduction="not reduced, " * 20,
+    )
+    assert_fits(printed(what), REPLAY)
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layers-confused.window-used-up",  # a model of several layers
+        "end-of-another",  # the last of several rounds
+        pytest.param("coins-not-advanced.accept", marks=LONG),  # sampled rounds
+        pytest.param("grammar-by-rows", marks=LONG),  # adjusted logits
+        pytest.param("one-coin-for-two", marks=LONG),  # sampled acceptance
+        pytest.param("engine-causal.later-layers", marks=LONG),  # a whole engine
+        pytest.param("draft-slots-of-first-round", marks=LONG),
+    ],
+)
+def test_what_real_failures_of_other_stages_say_fits(name: str) -> None:
+    faults = [fault for fault in FAULTS if fault.name == name or fault.name.startswith(f"{name}.")]
+    (pair, *_) = pairs(faults, SUBJECTS, every_backend=False)
+    smallest = pair.fault.smallest
+    assert smallest is not None
+    found = check_case(smallest, pair.fault.into(load(pair.backend)), CheckOptions())
+    assert found.failures
+    for failure in {f.key: f for f in found.failures}.values():
+        what = Explained("mine", failure, smallest, found, 1, REPLAY, reduction="not reduced")
+        assert_fits(printed(what), REPLAY)
