@@ -198,7 +198,9 @@ def predictions(case: VerifyCase, limit: int | None) -> list[Prediction]:
             tokens += [of_node[n] for n in request.node_of_row]
             tokens += [0] * request.pad_rows
         found.append(Prediction(tuple(tokens), tuple(rows), tuple(emitted)))
-    return found
+    return list(
+        dict.fromkeys(found)
+    )  # where nothing is to be stopped at, the last is another one again
 
 
 def _stranger(case: VerifyCase, b: int, node: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from treeproof.contract.case import VerifyCase
 from treeproof.diagnosis.ground import Ground, Key, Row, Seen
 from treeproof.diagnosis.hypothesis import Hypothesis, hypothesis
+from treeproof.diagnosis.old_lengths import OLD_LENGTHS
 from treeproof.diagnosis.walking import along
 from treeproof.diagnosis.world import World, truth
 
@@ -143,6 +144,8 @@ def stale_plan(right: World) -> Iterator[tuple[str, World]]:
         return _seen(world, found)
 
     yield from _ways(right, "row by row", lists)
+    for detail, later in OLD_LENGTHS.items():
+        yield from _ways(right, detail, later)
     yield from _ways(right, "of the prefix", prefixes)
     yield from _ways(right, "of the prefix, at this call's length", slots)
     for name in ("tokens", "positions", "slots", "links"):

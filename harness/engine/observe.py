@@ -6,7 +6,7 @@ a right build would have given it, so that evidence shows the stage at fault and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,16 +37,24 @@ from treeproof.properties.violation import Violation
 
 
 def observe(
-    case: VerifyCase, backend: Backend, options: CheckOptions, *, again: bool = False
+    case: VerifyCase,
+    backend: Backend,
+    options: CheckOptions,
+    *,
+    again: bool = False,
+    before: Sequence[VerifyCase] = (),
+    later: bool = False,
 ) -> Observation | None:
     """What `backend` does on `case`; None where the case is outside its capabilities, or the
-    backend cannot run here. `again`: and what it does after other cases on the same object."""
+    backend cannot run here. `again`: and what it does after other cases on the same object; `before`: after
+    each of these. `later`: all of it on an object that has run the first of `before`."""
     if backend.capabilities.refusal(case, options.device) is not None:
         return None
     trial = Trial(backend, options, prepare(case, options.device, options.leaves))
     found: dict[Group, Any] = {}
+    ways = [larger(case), twin(case)] if again else [[one] for one in before]
     try:
-        _stages(trial, found, again=again)
+        _stages(trial, found, ways, later=later)
     except BackendUnavailable:
         return None
     if options.in_flight is not None:
@@ -74,16 +82,21 @@ def _detail(failure: Failure, case: VerifyCase) -> str:
     return "refusal" if text.partition(":")[0] in REFUSALS else "error"
 
 
-def _stages(trial: Trial, found: dict[Group, Any], *, again: bool) -> None:
+def _stages(
+    trial: Trial, found: dict[Group, Any], ways: Sequence[Iterable[VerifyCase]], *, later: bool
+) -> None:
     try:
         trial.instance = trial.call("plan", trial.backend.make)
+        for case in [first_taken(trial, ways[0])] if later else []:
+            if case is not None:
+                one_round(trial, trial.instance, *staged(case, trial.options.device))
     except Violation as violation:
         trial.broke(violation)
         return
     _of_object(trial, found)
-    if again:
+    if ways and not later:
         try:
-            _again(trial, found)
+            _again(trial, found, ways)
         except Violation as violation:
             trial.broke(violation)
     close = getattr(trial.instance, "close", None)
@@ -120,11 +133,11 @@ def _of_object(trial: Trial, found: dict[Group, Any]) -> None:
             trial.broke(violation)
 
 
-def _again(trial: Trial, found: dict[Group, Any]) -> None:
-    """After a larger batch, and after one of the same sizes, each on an object of its own."""
+def _again(trial: Trial, found: dict[Group, Any], ways: Sequence[Iterable[VerifyCase]]) -> None:
+    """After the first of each that the backend takes, on an object of its own."""
     seen = []
-    for ways in (larger(trial.case), twin(trial.case)):
-        earlier = first_taken(trial, ways)
+    for cases in ways:
+        earlier = first_taken(trial, cases)
         if earlier is None:
             continue
         after = Trial(trial.backend, trial.options, trial.prepared)

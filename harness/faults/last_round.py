@@ -113,6 +113,7 @@ class _Wrong:
     new: Callable[[], Around]
     applies: Applies
     smallest: VerifyCase
+    cause: str = "stale-plan"
 
 
 _LISTS = {"kv_indptr", "page_table", "cache_seqlens"}
@@ -159,6 +160,7 @@ _WRONG = (
     _Wrong(
         "lines", "attend looks keys up in the token table as it was in the last round", "attend",
         ("output", "measured"), _attends_by_old_lines, _attends_by("req_to_token"), _TWO_LIVES,
+        cause="unknown",
     ),
     _Wrong(
         "plan", "attend plans anew only where a round has another number of requests or rows",
@@ -184,7 +186,7 @@ FAULTS = tuple(
         stage=wrong.stage,
         identity=wrong.verdict[0],
         evidence=wrong.verdict[1],
-        cause="stale-plan",
+        cause=wrong.cause,
         smallest=wrong.smallest,
         plant=_planted(wrong.stage, wrong.new),
         applies=wrong.applies,

@@ -94,7 +94,11 @@ def _read_otherwise(
     done = right(x, *tensors)
     if other is x:
         return done
-    wrong = right(other, *tensors[:3], *(cache.clone() for cache in tensors[3:]))
+    q, k, v, *caches = tensors
+    assert x.k_scale is not None
+    assert other.k_scale is not None
+    same_codes = (k.float() * (other.k_scale / x.k_scale)[:, None]).to(k)
+    wrong = right(other, q, same_codes, v, *(cache.clone() for cache in caches))
     return replace(done, out=wrong.out, lse=wrong.lse)
 
 

@@ -1,13 +1,16 @@
-"""Why a script fails: which one statement gives every answer of the pool or of the scheduler."""
+"""Why a script fails: which one statement gives every answer of the pool or of the scheduler, or explains
+what is done in one of its rounds."""
 
 from __future__ import annotations
 
 import time
 
+import msgspec
+
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Diagnosed, Shown
-from treeproof.diagnosis.diagnose import UNKNOWN
+from treeproof.diagnosis.diagnose import UNKNOWN, Diagnosis
 from treeproof.diagnosis.serving import (
     READS_SAMPLED,
     RUNS_AHEAD,
@@ -20,8 +23,12 @@ from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.check import serve
 from treeproof.engine.serving.recorded import Recorded
+from treeproof.engine.serving.round_causes import round_cause
 from treeproof.properties.holdings import Holdings
 from treeproof.properties.scene import Scene
+
+_SERVING = frozenset({"pool", "schedule"})
+"""Stages that are no part of a round."""
 
 
 def look_script(
@@ -41,24 +48,37 @@ def look_script(
             found += causes(case.layout.page_size, usable, machine.paging.pool.calls)
         if trial.has("schedule"):
             found += scheduling_causes(machine.scheduling.scheduler.calls)
-    names = [statement.name for statement in found]
-    every = (*STATEMENTS, READS_SAMPLED, RUNS_AHEAD)
+    of_rounds = None
+    if not found and recorded.cases and trial.failures[0].stage not in _SERVING:
+        of_rounds = round_cause(recorded.cases, trial.failures[0], case.seed, backend, options)
     picture = Shown(
         backend=backend.name,
         case=case.id,
         rounds=tuple(recorded.rounds),
         step=0 if machine is None else machine.taken,
     )
-    cause = Diagnosed(
+    cause = _diagnosed(found, of_rounds, case, backend)
+    seconds = time.perf_counter() - start
+    return (msgspec.structs.replace(cause, seconds=seconds),), picture
+
+
+def _diagnosed(
+    found: list[Statement], of_rounds: Diagnosis | None, case: VerifyCase, backend: Backend
+) -> Diagnosed:
+    every = (*STATEMENTS, READS_SAMPLED, RUNS_AHEAD)
+    names = tuple(statement.name for statement in found)
+    rest = tuple(statement.name for statement in every if statement.name not in names)
+    if of_rounds is None:
+        of_rounds = Diagnosis(UNKNOWN)
+    return Diagnosed(
         backend=backend.name,
         identity="",
         kind="",
         case=case.id,
-        cause=names[0] if names else UNKNOWN,
-        says=found[0].says if found else "",
-        candidates=tuple(names),
-        ruled_out=tuple(s.name for s in every if s.name not in names),
-        cases_tried=1,
-        seconds=time.perf_counter() - start,
+        cause=names[0] if names else of_rounds.cause,
+        says=found[0].says if found else of_rounds.says,
+        detail="" if found else of_rounds.detail,
+        candidates=names or of_rounds.candidates,
+        ruled_out=(*rest, *of_rounds.ruled_out),
+        cases_tried=of_rounds.cases_tried,
     )
-    return (cause,), picture

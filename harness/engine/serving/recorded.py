@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import ShownRound, ShownTurn
 from treeproof.engine.serving.step import Step
 from treeproof.engine.serving.verify import Done
@@ -18,6 +19,8 @@ class Recorded:
 
     def __init__(self) -> None:
         self.rounds: list[ShownRound] = []
+        self.cases: list[VerifyCase] = []
+        """Of the same rounds, what each is as a verify step by itself."""
 
     def begin(self, number: int, made: Step) -> None:
         """Step `number` of the script is a round: trees are drafted, and slots reserved."""
@@ -35,6 +38,7 @@ class Recorded:
                     pages=tuple(made.batch.pages[b]),
                 )
             )
+        self.cases = [*self.cases, made.case][-MAX_ROUNDS:]
         self.rounds = [*self.rounds, ShownRound(step=number, turns=tuple(turns))][-MAX_ROUNDS:]
 
     def end(self, done: Done) -> None:
