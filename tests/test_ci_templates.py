@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,17 +122,30 @@ def test_the_github_gate_says_a_failure_in_summary_annotations_and_outputs(
     job = Job(engine, wheels, **env_of(path, OPTIONS=SMALL, ENGINE=""))
     run = steps(path, "gate")
     assert list(run) == ["Install", "Gate"]
+    venv = engine / "build" / "treeproof"
+    stubs = Path(without_installing(engine, "python"))
+    (stubs / "python").write_text(
+        '#!/bin/sh\nmkdir -p "$3/bin" && cp "$(dirname "$0")/pip" "$3/bin"\n'
+    )
+    job.files["GITHUB_PATH"].write_text(f"{stubs}\n")
     installed = job.github(run["Install"])
     assert installed.returncode == 0, installed.stdout + installed.stderr
+    assert (engine / "installed").read_text() == f"install treeproof=={treeproof.__version__}\n"
+    assert job.files["GITHUB_PATH"].read_text().split() == [str(stubs), str(venv.resolve() / "bin")]
     done = job.github(run["Gate"])
     assert done.returncode == 1, done.stdout + done.stderr
-    where = (engine / "build" / "treeproof").resolve()
-    assert job.run("command -v treeproof").stdout.strip() == f"{where}/bin/treeproof"
     assert job.outputs() == {"exit-code": "1", "folder": "treeproof-gate"}
     summary = job.files["GITHUB_STEP_SUMMARY"].read_text()
-    assert "#### causal: visibility, reads&#45;sibling" in summary
+    assert summary.count("#### causal: visibility, reads&#45;sibling") == 1
     assert re.search(r"^### ✗ \d+ distinct failures, in 1 of 1 check$", summary, re.MULTILINE)
-    assert re.search(r"^::error title=causal%3A visibility reads-", done.stdout, re.MULTILINE)
+    titles = re.findall(r"^::error title=(.+?)::", done.stdout, re.MULTILINE)
+    assert "causal%3A visibility reads-sibling" in titles
+    assert len(titles) == len(set(titles)), "each failure is told once"
+    out = engine / "treeproof-gate"
+    assert (out / "run" / "failures" / "causal-visibility-reads-sibling.json").is_file()
+    junit = ET.parse(out / "junit.xml").getroot()
+    failed = {t.get("name") for t in junit.iter("testcase") if t.find("failure") is not None}
+    assert "visibility" in failed
     uploaded = [s["with"]["path"] for s in document(path)["jobs"]["gate"]["steps"][-2:]]
     assert uploaded[0] == "treeproof-gate"
     assert (engine / uploaded[0] / "report.html").is_file()

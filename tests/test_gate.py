@@ -1,4 +1,5 @@
-"""The gate as a CI service runs it: its exit codes, and what lies in its folder whatever happened."""
+"""The gate as a CI service runs it: its exit codes, and what lies in its folder whatever happened. What a
+failure is told like is in test_ci_templates.py."""
 
 from __future__ import annotations
 
@@ -71,22 +72,6 @@ def test_a_right_backend_passes_and_all_reports_are_there(tmp_path: Path) -> Non
     again = gate(tmp_path, "direct-mask", *SMALL)
     assert again.returncode == 2
     assert "treeproof-gate holds an earlier run: remove it" in again.stderr
-
-
-def test_a_planted_fault_is_1_and_is_told_once(tmp_path: Path) -> None:
-    summary = tmp_path / "step.md"
-    env = environment(GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
-    faulty = str(ROOT / "examples" / "faulty_backend.py")
-    done = gate(tmp_path, faulty, *SMALL, "--examples", "4", "-n", "0", env=env)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert left(tmp_path) == {"run"} | REPORTS | WORDS
-    assert "visibility" in failed_tests(tmp_path)
-    titles = re.findall(r"^::error title=(.+?)::", done.stdout, re.MULTILINE)
-    assert "causal%3A visibility reads-sibling" in titles
-    assert len(titles) == len(set(titles))
-    assert summary.read_text().count("#### causal: visibility, reads&#45;sibling") == 1
-    kept = tmp_path / "treeproof-gate" / "run" / "failures"
-    assert (kept / "causal-visibility-reads-sibling.json").is_file()
 
 
 def test_where_a_backend_cannot_run_nothing_was_checked_and_that_is_3(tmp_path: Path) -> None:

@@ -51,7 +51,10 @@ def source_digest(source: str) -> str:
         module = waiting.popleft()
         if module.path in seen:
             continue
-        data = module.path.read_bytes()
+        try:
+            data = module.path.read_bytes()
+        except OSError:  # then Python could not import it either
+            continue
         seen[module.path] = hashlib.blake2b(data, digest_size=16).hexdigest()
         if module.path.suffix != ".py":
             continue
@@ -76,7 +79,12 @@ def _imports(data: bytes, package: str) -> Iterator[str]:
     """Names of modules that a file may import, at its top or in a function; also names that are none."""
     try:
         tree = ast.parse(data)
-    except (SyntaxError, ValueError):  # for another Python, and so not for this one to import
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # nothing for this Python to import
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
