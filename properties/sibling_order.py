@@ -29,7 +29,8 @@ def recover_siblings(case: VerifyCase, next_token: Table, next_sibling: Table) -
         for row in range(request.num_nodes):
             children: list[int] = []
             child = next_token[b][row]
-            while child >= 0 and len(children) < request.num_nodes:
+            # A link past the last real row ends a chain here, as it does where parents are recovered.
+            while 0 <= child < request.num_nodes and len(children) < request.num_nodes:
                 children.append(child)
                 child = next_sibling[b][child]
             below.append(tuple(children))

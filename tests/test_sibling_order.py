@@ -130,6 +130,10 @@ def test_siblings_are_recovered_where_links_describe_the_tree_and_nowhere_else()
     assert found is not None
     assert found[0][0] == (3, 2, 1)
     assert found[0][2] == (5, 4)
+    right[0][3] = (
+        7  # behind the last child a row that is none: the tree is told by what is before it
+    )
+    assert recover_siblings(CASE, down, right) == ascending(CASE)
     right[0][1] = -1  # the second child is lost
     assert recover_siblings(CASE, down, right) is None
 
