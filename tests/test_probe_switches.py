@@ -256,11 +256,11 @@ class SamplesByTheNextCoin(Topology):
         return super().sample(x, replace(given, final_coins=coins.roll(1) if sound else coins))
 
 
-class CoinsOfTheFirst128Requests(SamplesByTheNextCoin):
+class CoinsOfTheFirst3Requests(SamplesByTheNextCoin):
     """Later requests draw by them over again."""
 
     def sample(self, x: VerifyInput, given: Sampling) -> Accepted:
-        again = torch.arange(len(given.final_coins)) % 128
+        again = torch.arange(len(given.final_coins)) % 3
         return Topology.sample(self, x, replace(given, final_coins=given.final_coins[again]))
 
 
@@ -292,7 +292,7 @@ FAULTS: dict[str, tuple[Any, tuple[str, str]]] = {
     "spike": (KeysOfEqualCodeAreSwapped, ("visibility", "wrong-key")),
     "clock": (QueryTurnedOneStepOn, ("position", "wrong-rotation")),
     "walk": (AcceptStopsOneEarly, ("traversal", "wrong-walk")),
-    "law": (CoinsOfTheFirst128Requests, ("traversal", "wrong-law")),
+    "law": (CoinsOfTheFirst3Requests, ("traversal", "wrong-law")),
     "sample": (SamplesByTheNextCoin, ("traversal", "wrong-draw")),
     "commit": (PathNotCompacted, ("kv", "path-not-compacted")),
     "influence": (EngineReadsInRowOrder, ("visibility", "reads-sibling")),

@@ -55,13 +55,12 @@ def stays_at_the_root(right: Any, x: Any, predicted: Any) -> Accepted:
 
 
 def test_greedy_walks_down_a_chain_and_as_far_as_the_target_goes() -> None:
-    """One walk down to the leaf, and one that ends on the way."""
+    """One walk, down to the leaf."""
     right = ways(load("topology"), "walk")["greedy"]
     assert right.expected == right.observed
-    assert right.expected[0] == 2
-    assert right.expected[2] >= 1
+    assert (right.expected[0], right.expected[2]) == (1, 1)
     wrong = ways(wrapped(load("topology"), "accept", stays_at_the_root), "walk")["greedy"]
-    assert (wrong.expected, wrong.observed) == (right.expected, (2,))
+    assert (wrong.expected, wrong.observed) == (right.expected, (1,))
 
 
 def test_given_coins_lead_as_deep_as_the_oracle_goes_with_them() -> None:

@@ -281,7 +281,7 @@ LONG = pytest.mark.long
     [
         "layers-confused.window-used-up",  # a model of several layers
         "end-of-another",  # the last of several rounds
-        pytest.param("coins-not-advanced.accept", marks=LONG),  # sampled rounds
+        pytest.param("coins-not-advanced.draw", marks=LONG),  # sampled rounds
         pytest.param("grammar-by-rows", marks=LONG),  # adjusted logits
         pytest.param("one-coin-for-two", marks=LONG),  # sampled acceptance
         pytest.param("engine-causal.later-layers", marks=LONG),  # a whole engine

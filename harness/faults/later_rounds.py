@@ -19,27 +19,12 @@ from treeproof.contract.script import Admit, Params, Prefill, Round, Step, Turn
 from treeproof.contract.stopping import RUNNING, Finished, StopRules
 from treeproof.faults.fault import Fault, Plant
 from treeproof.faults.plant import remembering
-from treeproof.faults.smallest import FORK, SERVED, case, request
+from treeproof.faults.smallest import SERVED, case, request
 
 Kept = dict[Any, Any]
 """What an instance keeps from call to call."""
 Stage = Callable[..., Any]
 """The stage as it was. The wrong one is `wrong(right, kept, *given)`."""
-
-
-def _tails_once(right: Stage, kept: Kept, step: DraftStep) -> Drafted:
-    """A branch's copy of the last, partial page is made once for each of its pages, and is then thought to be
-    there: what the prefix has grown by in between is left out, as is what has come in its place."""
-    before = step.k_cache.clone(), step.v_cache.clone()
-    drafted: Drafted = right(step)
-    for cache, was in zip((step.k_cache, step.v_cache), before, strict=True):
-        written = (cache != was).flatten(1).any(1).nonzero()[:, 0]
-        for page in set((written // step.kv.page_size).tolist()):
-            slots = slice(page * step.kv.page_size, (page + 1) * step.kv.page_size)
-            if (page, "k" if cache is step.k_cache else "v") in kept:
-                cache[slots] = was[slots]
-            kept[page, "k" if cache is step.k_cache else "v"] = True
-    return drafted
 
 
 def _moved_on(right: Stage, kept: Kept, step: DraftStep) -> Drafted:
@@ -156,11 +141,6 @@ class _Late:
 
 _LATE: tuple[_Late, ...] = (
     _Late(
-        "tail-of-an-earlier-round", "", "draft",
-        "a branch's copy of the last page is that of an earlier round", ("kv", "measured"),
-        _tails_once, _script(*_rounds(0, 0), tree=FORK, prefix=1, page_size=4),
-    ),
-    _Late(
         "draft-position-moved-on", "", "draft",
         "positions are left where the phase before has moved them", ("position", "declared"),
         _moved_on, _script(*_rounds(0, 0)), ("B012", "sgl-project/sglang#25015"),
@@ -181,15 +161,10 @@ _LATE: tuple[_Late, ...] = (
         _boundary_kept, _script(*_rounds(0, 0)),
     ),
     _Late(
-        "coins-not-advanced", "accept", "sample",
-        "the coins of the first round decide on the drafts of later ones, too", ("traversal", "measured"),
-        _coins_kept("coins"),
-        _script(*_rounds(1, 0, sample="target-only"), tree=(-1, 0), seed=3),
-    ),
-    _Late(
         "coins-not-advanced", "draw", "sample",
         "the coin of the first round draws the last token of later ones, too", ("traversal", "measured"),
         _coins_kept("final_coins"), _script(*_rounds(0, 0, sample="target-only")),
+        larger="whether two coins draw different tokens is for the seed to say, and a reduction keeps it",
     ),
     _Late(
         "counts-of-refused-drafts", "", "process",
@@ -207,6 +182,7 @@ _LATE: tuple[_Late, ...] = (
         "budget-of-first-round", "", "finish",
         "what is left of a limit is what was left in the first round", ("traversal", "measured"),
         _budget_kept, _script(*_rounds(0, 0), params=Params(limit=3)), ("B066", "sgl-project/sglang#39826"),
+        larger="a reduction keeps the limit that was drawn or drops it, and this one is reached with two nodes",
     ),
     _Late(
         "end-of-another", "", "finish",

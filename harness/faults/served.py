@@ -211,9 +211,16 @@ def _fault(
         evidence="measured",
         cause=cause,
         smallest=smallest,
+        larger=_LARGER.get(family, ""),
         plant=_serving(stage, made),
         applies=attends,
     )
+
+
+_LARGER = {
+    "held-pages-evicted": "it needs an eviction: a reduction adds no step that asks for one, and shorter "
+    "prompts leave pages free",
+}
 
 
 FAULTS = (

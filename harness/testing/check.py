@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 from treeproof.contract.registry import entry_points, registered
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings, SettingsError
+from treeproof.engine.shards import Shard
 from treeproof.engine.summary import Run
 from treeproof.reports.files import write_reports
 
@@ -34,6 +35,8 @@ class RunOptions(TypedDict, total=False):
     store: str | Path | None
     ledger: str | Path | None
     endless: bool
+    units: tuple[int, int] | None
+    shard: Shard
     report_dir: str | Path | None
     junit: str | Path | None
 
