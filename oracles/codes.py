@@ -26,7 +26,7 @@ def kept_off(x: Tensor, scale: Tensor, dtype: str, off: Tensor, signs: Tensor) -
     the one below elsewhere; the second the other way about. Most of the time these are one code."""
     low, high = kept(x - off, scale, dtype), kept(x + off, scale, dtype)
     above = (signs.sign() + 1).div(2, rounding_mode="floor").long()
-    both = torch.stack(torch.broadcast_tensors(low, high), 0)[:, None].expand(2, *signs.shape)
+    both = torch.stack((low, high))[:, None].expand(2, *signs.shape)
     pairs = both.gather(0, above[None])[0], both.gather(0, 1 - above[None])[0]
     return torch.stack(pairs, 1).flatten(0, 1)
 

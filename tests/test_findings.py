@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,8 @@ def test_a_release_that_has_mended_a_finding_fails_the_run(tmp_path: Path) -> No
     mended = tmp_path / "mended.toml"
     _, first, *_ = SOURCE.read_text("utf-8").split("[[finding]]")
     first = first.replace(f'"{finding.backend}"', '"direct-mask"')
+    # Of a release that is installed, as the package of the finding may not be.
+    first = re.sub(r"versions = .*", 'versions = { treeproof = ">=0" }', first)
     mended.write_text(f"[[finding]]{first}", "utf-8")
     settings = RunSettings(
         backends=("direct-mask",), ledger=mended, workers=0, store=None, run_dir=tmp_path / "run"
