@@ -198,9 +198,8 @@ def predictions(case: VerifyCase, limit: int | None) -> list[Prediction]:
             tokens += [of_node[n] for n in request.node_of_row]
             tokens += [0] * request.pad_rows
         found.append(Prediction(tuple(tokens), tuple(rows), tuple(emitted)))
-    return list(
-        dict.fromkeys(found)
-    )  # where nothing is to be stopped at, the last is another one again
+    # Where nothing is to be stopped at, the last is another one again.
+    return list(dict.fromkeys(found))
 
 
 def _stranger(case: VerifyCase, b: int, node: int) -> int:

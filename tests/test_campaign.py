@@ -182,7 +182,7 @@ def kill_one_worker() -> None:
                 said = (process / "cmdline").read_bytes()
             except OSError:
                 continue
-            if said.startswith(b"ray::_run_part"):
+            if said.startswith(b"ray::run_part"):
                 os.kill(int(process.name), signal.SIGKILL)
                 return
         time.sleep(0.05)

@@ -49,7 +49,7 @@ class RayPlaces:
             ray.shutdown()
             raise SettingsError(f"--ray {address}: the cluster has no {what}")
         wants = {"num_cpus": 1} if what == "CPU" else {"num_cpus": 1, "num_gpus": 1}
-        self._task = ray.remote(max_retries=MOST_TRIES, **wants)(_run_part)
+        self._task = ray.remote(max_retries=MOST_TRIES, **wants)(run_part)
 
     def submit(self, settings: RunSettings, checker: str) -> Future[bytes]:
         # Ray shows a task no GPU but its own.
@@ -81,7 +81,3 @@ def _require_answer(address: str) -> None:
         socket.create_connection((match[1], int(match[2])), _CONNECT).close()
     except OSError as error:
         raise SettingsError(f"--ray {address}: no cluster answers there: {error}") from error
-
-
-def _run_part(settings: RunSettings, checker: str) -> bytes:
-    return run_part(settings, checker)
