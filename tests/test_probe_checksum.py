@@ -291,6 +291,50 @@ def test_sums_too_large_to_tell_settle_nothing() -> None:
     assert not bool(found.settled)
 
 
+def _deep() -> tuple[Scene, list[list[int]]]:
+    """A chain of 60 behind 100 keys, with the slots that each of its rows reads."""
+    chain = CandidateTree(tokens=tuple(range(60)), parents=tuple(range(-1, 59)))
+    request = Request(tree=chain, row_of_node=tuple(range(60)), prefix_len=SHORT)
+    shape = AttentionShape(
+        num_q_heads=2, num_kv_heads=2, head_dim=16, v_head_dim=128, dtype="bfloat16"
+    )
+    layout = KVLayout(page_size=4, num_slots=256, order="shuffled")
+    scene = Scene.of(VerifyCase(requests=(request,), shape=shape, layout=layout, seed=5))
+    columns = list(scene.ledger.columns[0])
+    reads = [columns[: SHORT + row + 1] for row in range(60)]
+    return scene, reads
+
+
+def _two_parts(scene: Scene, reads: list[list[int]]) -> AttendCall:
+    """Prefix and path by themselves, rounded to bfloat16 and merged, as a cascade does."""
+
+    def attend(x: Any, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any) -> Any:
+        v_cache[scene.row_slot] = v
+        out = torch.zeros(len(reads), *v_cache.shape[1:])
+        for row, slots in enumerate(reads):
+            for part in (slots[:SHORT], slots[SHORT:]):
+                mean = v_cache[torch.tensor(part)].float().mean(0).bfloat16()
+                out[row] += mean * (len(part) / len(slots))
+        return out.bfloat16()
+
+    return attend
+
+
+def test_lanes_that_add_up_to_little_settle_a_deep_path_whose_parts_are_rounded() -> None:
+    """Its largest sum alone would leave nothing settled."""
+    (scene, reads), numerics = _deep(), Numerics(partial="input", merges=1)
+    right = sum_up(_two_parts(scene, reads), scene, cast(Any, None), numerics)
+    assert float(right.limit.max()) > 0.45
+    assert bool(right.settled)
+    for row in range(2, 59, 7):
+        for other in (row - 1, row + 1):  # a key of its parent or its child in place of its own
+            seen = [list(slots) for slots in reads]
+            seen[row][-1] = reads[-1][SHORT + other]
+            found = sum_up(_two_parts(scene, seen), scene, cast(Any, None), numerics)
+            assert not bool(found.settled)
+            assert found.wrong.nonzero().flatten().tolist() == [row]
+
+
 @pytest.mark.parametrize(("heads", "lanes"), [(1, 16), (1, 64), (2, 64)])
 def test_codes_are_made_where_no_request_has_a_prefix(heads: int, lanes: int) -> None:
     """Of no rows, and of one word a row: such tensors have strides of 0."""
