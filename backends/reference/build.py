@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeproof.backends.reference.mask import write_mask
-from treeproof.backends.reference.tables import prefix_tables, window_starts
-from treeproof.backends.reference.tree import links, parent_rows, upward_walks
+from treeproof.backends.reference.tables import prefix_tables
+from treeproof.backends.reference.tree import Bools, Ints, links, on_host, parent_rows, walk_up
 from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import Candidates, VerifyInput
 
@@ -23,21 +22,35 @@ def build(c: Candidates) -> VerifyInput:
     links -1. A malformed selection is built as `reference.tree` defines it.
     """
     note("build")
-    rows, nodes = c.num_rows.tolist(), c.num_nodes.tolist()
-    prefix_lens = c.seq_lens.tolist()
-    qo_indptr = [0, *accumulate(rows)]
-    parents = _parents(c, nodes)
-    walks = [upward_walks(p, c.spec_steps) for p in parents]
-    offsets = write_mask(c, walks, prefix_lens, rows)
-    positions = _positions(walks, prefix_lens, rows)
     device = c.seq_lens.device
-    tables = prefix_tables(c, prefix_lens)
+    rows, nodes, prefix_lens = map(on_host, (c.num_rows, c.num_nodes, c.seq_lens))
+    width = int(rows.max())
+    index = np.arange(width)
+    is_row, is_node = index < rows[:, None], index < nodes[:, None]
+    selected = on_host(c.selected_index)[:, : width - 1]
+    parents = parent_rows(selected, is_node[:, 1:], on_host(c.parent_list), c.topk)
+    walks = walk_up(parents, nodes, c.spec_steps)
+    offsets = write_mask(c, walks.meets, prefix_lens, rows)
+    qo_indptr = np.concatenate([[0], rows.cumsum()])
+    positions = np.where(is_node, prefix_lens[:, None] + walks.depth, 0)[is_row]
+    tables = prefix_tables(c, prefix_lens.tolist())
+    next_token, next_sibling = links(parents)
+    linked = {
+        "retrieve_index": qo_indptr[:-1, None] + index,
+        "retrieve_next_token": next_token,
+        "retrieve_next_sibling": next_sibling,
+        "retrieve_parent_token": parents,
+    }
+
+    def on_device(values: Ints) -> Tensor:
+        return torch.from_numpy(values).to(device)
+
     return VerifyInput(
-        draft_token=_draft_token(c, rows, nodes),
-        positions=torch.tensor(positions, device=device),
+        draft_token=on_device(_tokens(c, is_node)[is_row]),
+        positions=on_device(positions),
         seq_lens=c.seq_lens,
-        qo_indptr=torch.tensor(qo_indptr, device=device),
-        out_cache_loc=_out_cache_loc(c, rows, nodes, prefix_lens),
+        qo_indptr=on_device(qo_indptr),
+        out_cache_loc=_out_cache_loc(c, is_row, is_node, prefix_lens),
         request_slots=c.request_slots,
         req_to_token=c.req_to_token,
         topk=c.topk,
@@ -49,62 +62,28 @@ def build(c: Candidates) -> VerifyInput:
         mask_mode=c.mask_mode,
         kv_indptr=tables.kv_indptr,
         kv_indices=tables.kv_indices,
-        kv_start=window_starts(positions, c.shape.window, device),
+        kv_start=on_device(_window_starts(positions, c.shape.window)),
         page_table=tables.page_table,
         cache_seqlens=tables.cache_seqlens,
-        **_link_tables(parents, qo_indptr, max(rows), device),
+        **{name: on_device(np.where(is_node, table, -1)) for name, table in linked.items()},
     )
 
 
-def _parents(c: Candidates, nodes: list[int]) -> list[list[int]]:
-    return [
-        parent_rows(selected[: real - 1], parent_list, c.topk)
-        for selected, parent_list, real in zip(
-            c.selected_index.tolist(), c.parent_list.tolist(), nodes, strict=True
-        )
-    ]
+def _tokens(c: Candidates, is_node: Bools) -> Ints:
+    """(B, Nmax): the bonus token, then the drafts; 0 in padding."""
+    tokens = np.concatenate([on_host(c.bonus_tokens)[:, None], on_host(c.draft_token)], axis=1)
+    return np.where(is_node, tokens[:, : is_node.shape[1]], 0)
 
 
-def _positions(walks: list[list[list[int]]], prefix_lens: list[int], rows: list[int]) -> list[int]:
-    positions = []
-    for walk, prefix, count in zip(walks, prefix_lens, rows, strict=True):
-        positions += [prefix + len(above) for above in walk] + [0] * (count - len(walk))
-    return positions
+def _out_cache_loc(c: Candidates, is_row: Bools, is_node: Bools, prefix_lens: Ints) -> Tensor:
+    """(T,) the slot of logical column P_b + row; of padded rows, the pad slot."""
+    request, row = is_row.nonzero()
+    column = np.where(is_node[is_row], prefix_lens[request] + row, -1)
+    at = torch.from_numpy(np.stack([request, column])).to(c.seq_lens.device)
+    slots = c.req_to_token[c.request_slots[at[0]], at[1].clamp(min=0)]
+    return torch.where(at[1] < 0, c.kv.pad_slot, slots)
 
 
-def _draft_token(c: Candidates, rows: list[int], nodes: list[int]) -> Tensor:
-    bonus, drafts = c.bonus_tokens.tolist(), c.draft_token.tolist()
-    tokens = []
-    for b, (count, real) in enumerate(zip(rows, nodes, strict=True)):
-        tokens += [bonus[b], *drafts[b][: real - 1]] + [0] * (count - real)
-    return torch.tensor(tokens, device=c.seq_lens.device)
-
-
-def _out_cache_loc(
-    c: Candidates, rows: list[int], nodes: list[int], prefix_lens: list[int]
-) -> Tensor:
-    slots = []
-    for table_row, prefix, count, real in zip(
-        c.request_slots.tolist(), prefix_lens, rows, nodes, strict=True
-    ):
-        slots.append(c.req_to_token[table_row, prefix : prefix + real])
-        slots.append(slots[-1].new_full((count - real,), c.kv.pad_slot))
-    return torch.cat(slots)
-
-
-def _link_tables(
-    parents: list[list[int]], qo_indptr: list[int], width: int, device: torch.device
-) -> dict[str, Tensor]:
-    """The four (B, Nmax) link tables, -1 padded."""
-    tables: dict[str, list[list[int]]] = {
-        "retrieve_index": [],
-        "retrieve_next_token": [],
-        "retrieve_next_sibling": [],
-        "retrieve_parent_token": [],
-    }
-    for b, up in enumerate(parents):
-        next_token, next_sibling = links(up)
-        own = list(range(qo_indptr[b], qo_indptr[b] + len(up)))
-        for table, row in zip(tables.values(), (own, next_token, next_sibling, up), strict=True):
-            table.append(row + [-1] * (width - len(row)))
-    return {name: torch.tensor(table, device=device) for name, table in tables.items()}
+def _window_starts(positions: Ints, window: int | None) -> Ints:
+    """(T,) first logical index that each row may read: position - window + 1, at least 0."""
+    return np.maximum(0, positions - window + 1) if window else np.zeros_like(positions)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from treeproof.backends.reference.tree import Bools, Ints
 from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import Candidates
 
@@ -34,58 +36,46 @@ def packed_dtype(rows: int) -> torch.dtype:
     raise ValueError(f"a bit-packed mask row has {rows} columns: accepted are 1 to 32")
 
 
-def write_mask(
-    c: Candidates,
-    walks: Sequence[Sequence[Sequence[int]]],
-    prefix_lens: Sequence[int],
-    rows: Sequence[int],
-) -> list[int]:
+def write_mask(c: Candidates, meets: Bools, prefix_lens: Ints, rows: Ints) -> list[int]:
     """Write the defined cells of `c.mask_buffer` in place and return their offsets (B+1).
 
-    `walks[b][i]` are the rows on the way up from row i. Column 0, the root, is set in every row,
-    padding included, so that no row is empty. Prefix cells are set where `c.fill_prefix_mask` says
-    so and otherwise left as they are. Raises ValueError where the buffer is too small.
+    `meets` (B, N, N) as in `Walks`. Column 0, the root, is set in every row, padding included, so that no
+    row is empty. Prefix cells are set where `c.fill_prefix_mask` says so and otherwise left as they are.
+    Raises ValueError where the buffer is too small.
     """
-    offsets = mask_offsets(c.mask_mode, prefix_lens, rows)
+    offsets = mask_offsets(c.mask_mode, prefix_lens.tolist(), rows.tolist())
     if c.mask_buffer.numel() < offsets[-1]:
         raise ValueError(
             f"mask_buffer has {c.mask_buffer.numel()} cells: {c.mask_mode.name} needs {offsets[-1]}"
         )
-    for b, (prefix, count) in enumerate(zip(prefix_lens, rows, strict=True)):
-        block = _tree_block(walks[b], count, c.mask_buffer.device)
-        cells = slice(offsets[b], offsets[b + 1])
-        if c.mask_mode is MaskMode.FULL_MASK:
-            whole = c.mask_buffer[cells].view(count, prefix + count)
-            whole[:, prefix:] = block
-            if c.fill_prefix_mask:
-                whole[:, :prefix] = True
-        elif c.mask_mode is MaskMode.QLEN_ONLY:
-            c.mask_buffer[cells] = block.view(-1)
-        else:
-            _write_packed(c.mask_buffer, offsets[b], block, max(rows))
+    seen = meets.copy()
+    seen[:, :, 0] = True
+    is_row = np.arange(meets.shape[1]) < rows[:, None]
+    seen &= is_row[:, None, :]
+    if c.mask_mode not in (MaskMode.FULL_MASK, MaskMode.QLEN_ONLY):
+        _write_packed(c.mask_buffer, seen[is_row])
+        return offsets
+    cells = is_row[:, :, None] & is_row[:, None, :]
+    block = torch.from_numpy(seen[cells]).to(c.mask_buffer.device)  # request by request, row by row
+    if c.mask_mode is MaskMode.QLEN_ONLY:
+        c.mask_buffer[: offsets[-1]] = block
+        return offsets
+    if c.fill_prefix_mask:
+        c.mask_buffer[: offsets[-1]] = True
+    b, i, j = cells.nonzero()
+    place = np.asarray(offsets)[b] + i * (prefix_lens + rows)[b] + prefix_lens[b] + j
+    c.mask_buffer[torch.from_numpy(place).to(c.mask_buffer.device)] = block
     return offsets
 
 
-def _tree_block(walks: Sequence[Sequence[int]], count: int, device: torch.device) -> Tensor:
-    """(count, count) bool: cell (i, j) is set iff j is the root, row i or above row i."""
-    block = torch.zeros(count, count, dtype=torch.bool, device="cpu")  # filled from host lists
-    block[:, 0] = True
-    i = [row for row, walk in enumerate(walks) for _ in walk]
-    j = [above for walk in walks for above in walk]
-    block[i, j] = True
-    return block.to(device)
-
-
-def _write_packed(buffer: Tensor, first: int, block: Tensor, widest: int) -> None:
-    """Items `first` and following: bit j of an item is column j, little-endian."""
-    if buffer.dtype != packed_dtype(widest):
+def _write_packed(buffer: Tensor, seen: Bools) -> None:
+    """Items of `seen` (rows, Nmax): bit j of an item is column j, little-endian."""
+    columns, size = seen.shape[1], buffer.element_size()
+    if buffer.dtype != packed_dtype(columns):
         raise ValueError(
-            f"mask_buffer is {buffer.dtype}: {widest} columns are packed into {packed_dtype(widest)}"
+            f"mask_buffer is {buffer.dtype}: {columns} columns are packed into {packed_dtype(columns)}"
         )
-    count, size = block.shape[0], buffer.element_size()
-    bits = block.new_zeros(count, 8 * size)
-    bits[:, :count] = block
-    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device=block.device)
-    items = (bits.view(count, size, 8) * weights).sum(dim=2).to(torch.uint8)
+    bits = np.pad(seen, ((0, 0), (0, 8 * size - columns)))
+    items = torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").reshape(-1))
     # torch has no bit arithmetic on uint16 and uint32 on every device: write bytes instead.
-    buffer.view(torch.uint8)[first * size : (first + count) * size] = items.view(-1)
+    buffer.view(torch.uint8)[: len(items)] = items.to(buffer.device)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-from treeproof.backends.reference.tree import parent_rows
+from treeproof.backends.reference.tree import on_host, parent_rows
 from treeproof.backends.reference.used import note
 from treeproof.contract.inputs import DraftPool, Selected
 
@@ -38,13 +39,7 @@ def select(pool: DraftPool, num_rows: int) -> Selected:
 
 def orphans(selected: Selected, topk: int) -> tuple[tuple[int, ...], ...]:
     """Rows of each request, ascending, whose parent was not selected; empty where all is well."""
-    return tuple(
-        tuple(
-            row
-            for row, parent in enumerate(parent_rows(rows, parent_list, topk))
-            if row > 0 and parent < 0
-        )
-        for rows, parent_list in zip(
-            selected.selected_index.tolist(), selected.parent_list.tolist(), strict=True
-        )
-    )
+    index = on_host(selected.selected_index)
+    parents = parent_rows(index, np.ones_like(index, bool), on_host(selected.parent_list), topk)
+    # Row 0 has no parent, and is no orphan.
+    return tuple(tuple((np.flatnonzero(up[1:] < 0) + 1).tolist()) for up in parents)

@@ -1,4 +1,4 @@
-"""Tables of the prefix keys: slot lists, page tables and window starts."""
+"""Tables of the prefix keys: slot lists and page tables."""
 
 from __future__ import annotations
 
@@ -26,25 +26,21 @@ def prefix_tables(c: Candidates, prefix_lens: list[int]) -> PrefixTables:
 
     The page of `page_table_pad` fills cells past a request's length, and evicted ones.
     """
-    page = c.kv.page_size
-    slots = [
-        c.req_to_token[row, :prefix]
-        for row, prefix in zip(c.request_slots.tolist(), prefix_lens, strict=True)
-    ]
+    page, device = c.kv.page_size, c.seq_lens.device
+    slots = c.req_to_token.index_select(0, c.request_slots)
+    bounds = torch.tensor([0, *accumulate(prefix_lens)], device=device)
+    total = sum(prefix_lens)
+    request = torch.repeat_interleave(c.seq_lens, output_size=total)
+    column = torch.arange(total, device=device) - bounds[request]
     pages = max(1, *(-(-prefix // page) for prefix in prefix_lens))
-    page_table = c.req_to_token.new_full((len(slots), pages), c.kv.page_table_pad // page)
-    for b, own in enumerate(slots):
-        heads = own[::page]
-        page_table[b, : len(heads)] = heads // page
+    heads = slots[:, : pages * page : page] // page
+    begins = torch.arange(heads.shape[1], device=device) * page
+    page_table = slots.new_full((len(slots), pages), c.kv.page_table_pad // page)
+    own = begins < c.seq_lens[:, None]
+    page_table[:, : heads.shape[1]] = torch.where(own, heads, c.kv.page_table_pad // page)
     return PrefixTables(
-        kv_indptr=torch.tensor([0, *accumulate(prefix_lens)], device=c.seq_lens.device),
-        kv_indices=torch.cat(slots),
+        kv_indptr=bounds,
+        kv_indices=slots[request, column],
         page_table=page_table,
         cache_seqlens=c.seq_lens,
     )
-
-
-def window_starts(positions: list[int], window: int | None, device: torch.device) -> Tensor:
-    """(T,) first logical index that each row may read: position - window + 1, at least 0."""
-    reach = window or max(positions, default=0) + 1
-    return torch.tensor([max(0, t - reach + 1) for t in positions], device=device)
