@@ -309,6 +309,7 @@ ELSEWHERE = {
     "kernels",
     "guard",
     "malformed",
+    "memory",
     "merge",
     "model",
     "rounds",

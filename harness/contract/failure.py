@@ -40,6 +40,7 @@ PROBES: tuple[str, ...] = (
     "metamorphic",
     "stale",
     "captured",
+    "memory",
     "rounds",
     "guard",
 )

@@ -10,7 +10,7 @@ KINDS = frozenset({
     "changes-with-padding", "changes-with-row-count", "changes-with-rows", "changes-with-siblings",
     "changes-with-stream", "commit-writes-elsewhere", "crash", "dangling-link",
     "dependent-draws", "depends-on-tail",
-    "finds-hidden-key", "hang", "heads-differ", "leaks-slots", "links-to-other-request", "malformed-table",
+    "finds-hidden-key", "hang", "heads-differ", "leaks-memory", "leaks-slots", "links-to-other-request", "malformed-table",
     "merged-nothing", "misses-ancestor", "misses-prefix", "misses-self", "mutates-input",
     "nondeterministic", "not-finite", "not-refused", "not-repeatable", "not-written", "orphaned-row", "owned-twice",
     "other-kernel", "other-layer-written", "outside-bound", "padding-link", "padding-position",

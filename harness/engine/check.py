@@ -22,6 +22,7 @@ from treeproof.engine.checks.guard import judge_guard
 from treeproof.engine.checks.launches import judge_launches, show_what_was_read
 from treeproof.engine.checks.laws import judge_laws
 from treeproof.engine.checks.malformed import judge_malformed_builds
+from treeproof.engine.checks.memory import judge_memory
 from treeproof.engine.checks.merges import judge_merges
 from treeproof.engine.checks.metamorphic import judge_metamorphic
 from treeproof.engine.checks.model import judge_model
@@ -180,6 +181,7 @@ def _run(trial: Trial) -> None:
         judge_malformed_builds(trial)
         judge_spoilt(trial)
         judge_guard(trial, check_case)
+        judge_memory(trial)
         show_what_was_read(trial, built.x)
 
 
