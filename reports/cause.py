@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from treeproof.contract.event import Diagnosed
 from treeproof.engine.failure_group import FailureGroup
@@ -29,17 +30,44 @@ def cause_text(found: Diagnosed) -> str:
     return f"{text}; or {' or '.join(others)}, which no case told apart" if others else text
 
 
-def shared_causes(groups: Sequence[FailureGroup]) -> list[str]:
-    """A line for each cause that several failures of one backend share."""
+@dataclass(frozen=True)
+class SharedCause:
+    """Several failures of one backend that one statement explains, in one way."""
+
+    backend: str
+    name: str
+    """With the way in which it holds, where that is told."""
+    says: str
+    groups: tuple[FailureGroup, ...]
+
+
+def shared(groups: Sequence[FailureGroup]) -> list[SharedCause]:
+    """Each cause that several failures of one backend share, in the order of the failures."""
     alike: dict[tuple[str, str, str], list[FailureGroup]] = {}
     for group in groups:
         found = group.diagnosed
         if found is not None and found.cause != UNKNOWN:
             alike.setdefault((group.backend, found.cause, found.detail), []).append(group)
     return [
-        f"{count(len(sharing), 'failure')}, one cause: {backend} {cause}"
-        f"{f' ({detail})' if detail else ''}: "
-        + ", ".join(f"{group.identity} {group.kind}" for group in sharing)
+        SharedCause(
+            backend=backend,
+            name=f"{cause} ({detail})" if detail else cause,
+            says=_says(sharing[0]),
+            groups=tuple(sharing),
+        )
         for (backend, cause, detail), sharing in alike.items()
         if len(sharing) > 1
     ]
+
+
+def shared_causes(groups: Sequence[FailureGroup]) -> list[str]:
+    """The same, a line each."""
+    return [
+        f"{count(len(one.groups), 'failure')}, one cause: {one.backend} {one.name}: "
+        + ", ".join(f"{group.identity} {group.kind}" for group in one.groups)
+        for one in shared(groups)
+    ]
+
+
+def _says(group: FailureGroup) -> str:
+    return "" if group.diagnosed is None else group.diagnosed.says

@@ -9,7 +9,7 @@ from treeproof.contract.failure import COLUMNS
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
-from treeproof.reports.cause import cause_text
+from treeproof.reports.cause import cause_text, shared_causes
 from treeproof.reports.ledger_lines import entry_words
 from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
@@ -66,6 +66,8 @@ def step_summary(runs: Sequence[Run]) -> str:
         lines += [f"### {_text(verdict)}", "", *_matrix(run), ""]
         lines += [f"> {_text(line.plain)}" for line in last_words(run)[:-1]]
         lines += _left(run)
+        if causes := shared_causes(run.failures):
+            lines += ["", *(f"- {_text(cause)}" for cause in causes)]
         for group in run.failures:
             lines += ["", *_failure(run, group)]
         if run.ledger:

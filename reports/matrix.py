@@ -72,7 +72,7 @@ def matrix_lines(run: Run) -> list[Text]:
         max([len(column), *(len(row[i].plain) for row in cells.values())])
         for i, column in enumerate(COLUMNS)
     ]
-    head = [Text(_shown(column)) for column in COLUMNS]
+    head = [Text(column_name(column)) for column in COLUMNS]
     lines = [_row("", room, head, widths)]
     for name, row in cells.items():
         if name in run.unavailable:
@@ -84,7 +84,7 @@ def matrix_lines(run: Run) -> list[Text]:
     return [*lines, Text(""), *_exercise(run, room)]
 
 
-def _shown(column: str) -> str:
+def column_name(column: str) -> str:
     return "KV" if column == "kv" else column
 
 
@@ -145,7 +145,7 @@ def reason_lines(run: Run, most: int = 10) -> list[Text]:
     for name, by_column in tallies(run).items():
         for column, tally in by_column.items():
             for (part, reason), cases in tally.gaps.items():
-                shown = f"{_shown(column)} ({part})" if part else _shown(column)
+                shown = f"{column_name(column)} ({part})" if part else column_name(column)
                 columns.setdefault((reason, cases, name), []).append(shown)
     backends: dict[tuple[str, int, str], list[str]] = {}
     for (reason, cases, name), shown_columns in columns.items():

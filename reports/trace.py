@@ -84,7 +84,7 @@ def _said(name: str, checked: Checked, b: int, row: int) -> list[str]:
             if failure.identity == identity and (failure.request, failure.row) == (b, row):
                 lines.append(f"✗ {failure.evidence}: {failure.message}")
         if not recovered:
-            lines += _verdicts(checked, identity)
+            lines += verdicts(checked, identity)
     return lines
 
 
@@ -107,7 +107,8 @@ def _value(found: Recovered, b: int, row: int) -> str:
     return "none" if value < 0 else str(value)
 
 
-def _verdicts(checked: Checked, identity: str) -> list[str]:
+def verdicts(checked: Checked, identity: str) -> list[str]:
+    """The verdicts of a check on one identity, in words, with why there is none."""
     return [
         f"{', '.join(filter(None, (cell.evidence, cell.stage)))}: {cell.status.replace('-', ' ')}"
         + (f" ({cell.reason})" if cell.reason else "")

@@ -1,4 +1,5 @@
-"""A run with many distinct failures of wide trees, each with all its evidence."""
+"""A run with many distinct failures of wide trees, each with all its evidence and the case that it was
+drawn as."""
 
 from __future__ import annotations
 
@@ -9,53 +10,73 @@ import msgspec
 from report_runs import checked, leak, run_of
 
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
-from treeproof.contract.event import Read, Shown
+from treeproof.contract.event import CaseDrawn, Checked, Event, Read, Reduced, Shown
 from treeproof.contract.failure import Failure, Recovered
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.tree import CandidateTree
+from treeproof.engine.run_folder import RunFolder
 from treeproof.engine.summary import Run
 
 
 def many(folder: Path, failures: int, rows: int) -> Run:
-    """As many distinct failures, each of another tree of `rows` rows."""
+    """As many distinct failures, each of another tree of `rows` rows, and reduced from two others."""
     draw = random.Random(5)
-    found, pictures = [], []
+    found: list[tuple[VerifyCase, Checked]] = []
+    further: list[Event] = []
     for number in range(failures):
-        parents = (-1, *(draw.randrange(max(0, i - 9), i) for i in range(1, rows)))
-        tokens = tuple(draw.sample(range(50_000), rows))
-        case = VerifyCase(
-            requests=(
-                Request(
-                    tree=CandidateTree(tokens, parents),
-                    row_of_node=tuple(range(rows)),
-                    prefix_len=draw.randrange(400),
-                ),
-            ),
-            shape=AttentionShape(num_q_heads=2, num_kv_heads=1, head_dim=16, v_head_dim=16),
-            layout=KVLayout(page_size=16, num_slots=1024, order="shuffled"),
-            seed=number,
-        )
+        case, original = _case(draw, number, rows), _case(draw, number, rows, requests=2)
+        (request,), tree = case.requests, case.requests[0].tree
         kind = f"reads-sibling-{number}"
         leaks: list[Failure] = [
             msgspec.structs.replace(leak(f"row {row} reads row {row - 1}", kind), row=row,
-                                    column=case.requests[0].prefix_len + row - 1)
+                                    column=request.prefix_len + row - 1)
             for row in range(2, rows, 3)
         ]  # fmt: skip
         verdicts = checked(case, "mine", *leaks)
         recovered = tuple(
             Recovered(identity=identity, evidence=evidence, what=what, values=(values,))
             for identity, what, values in (
-                ("candidate", "tokens", tokens),
-                ("position", "depths", case.requests[0].tree.depth),
+                ("candidate", "tokens", tree.tokens),
+                ("position", "depths", tree.depth),
                 ("visibility", "parents", (-1, *(draw.randrange(i) for i in range(1, rows)))),
-                ("traversal", "parents", parents),
+                ("traversal", "parents", tree.parents),
                 ("kv", "rows", tuple(range(rows))),
             )
             for evidence in ("declared", "measured")
         )
         found.append((case, msgspec.structs.replace(verdicts, recovered=recovered)))
-        pictures.append(_seen(case, draw))
-    return run_of(folder, found, further=pictures)
+        RunFolder(folder).write_case(original)
+        further += [
+            _seen(case, draw),
+            CaseDrawn(
+                case=original.id, unit="u", tags=(), rows=(rows, rows),
+                prefixes=tuple(request.prefix_len for request in original.requests),
+            ),
+            Reduced(
+                backend="mine", identity="visibility", kind=kind, original=original.id,
+                reduced=case.id, evaluations=40, seconds=1.0,
+            ),
+        ]  # fmt: skip
+    return run_of(folder, found, further=further)
+
+
+def _case(draw: random.Random, number: int, rows: int, requests: int = 1) -> VerifyCase:
+    return VerifyCase(
+        requests=tuple(
+            Request(
+                tree=CandidateTree(
+                    tuple(draw.sample(range(50_000), rows)),
+                    (-1, *(draw.randrange(max(0, i - 9), i) for i in range(1, rows))),
+                ),
+                row_of_node=tuple(range(rows)),
+                prefix_len=draw.randrange(400),
+            )
+            for _ in range(requests)
+        ),
+        shape=AttentionShape(num_q_heads=2, num_kv_heads=1, head_dim=16, v_head_dim=16),
+        layout=KVLayout(page_size=16, num_slots=1024, order="shuffled"),
+        seed=number,
+    )
 
 
 def _seen(case: VerifyCase, draw: random.Random) -> Shown:

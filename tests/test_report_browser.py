@@ -11,14 +11,24 @@ from typing import Any
 
 import msgspec
 import pytest
+from page_of_many import many
 from report_runs import HOSTILE, checked, leak, run_of, star
 
-from treeproof.contract.event import Acceptance, Read, Shown, ShownRound, ShownTurn
+from treeproof.contract.event import (
+    Acceptance,
+    Diagnosed,
+    Read,
+    Reduced,
+    Shown,
+    ShownRound,
+    ShownTurn,
+)
 from treeproof.contract.failure import Failure
 from treeproof.contract.ledger import SlotLedger
 from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.reports.page.facts import page_of
 from treeproof.reports.page.render import render
+from treeproof.reports.trace import trace_lines
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("TREEPROOF_REQUIRE_BROWSER") == "1"
@@ -59,6 +69,25 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         declared={"attend: masks": reads}, positions=(3, 4, 4), slots=slots,
         writes=((slots[0], 0, 0), (slots[1], 1, -1), (slots[2], 2, 2), (15, 1, -2)),
     )  # fmt: skip
+    there = SlotLedger.of(other).row_slots(0)
+    strays = tuple(
+        Read(prefix=5.0, slots=((there[row], 1.0), (15, 1.0)) if row == 1 else ((there[row], 1.0),))
+        for row in range(3)
+    )
+    collide = Shown(
+        backend="theirs", case=other.id, reads=strays, slots=(there[0], there[1], there[1])
+    )
+    smaller = Reduced(
+        backend="mine", identity="visibility", kind="reads-sibling", original=other.id,
+        reduced=case.id, evaluations=3, seconds=0.1,
+    )  # fmt: skip
+    causes = [
+        Diagnosed(
+            backend="mine", identity=failure.identity, kind=failure.kind, case=case.id,
+            cause="causal-mask", says="a row reads all rows up to its own",
+        )
+        for failure in (leak(), KV)
+    ]  # fmt: skip
     served = msgspec.structs.replace(
         star(),
         script=(
@@ -79,7 +108,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         backend="rounds", case=served.id, step=4,
         rounds=(ShownRound(step=3, turns=(turn,)), ShownRound(step=4, turns=(second,))),
     )  # fmt: skip
-    run = run_of(folder / "run", found, backends=("mine", "theirs", "rounds"), further=[seen, went])
+    run = run_of(
+        folder / "run", found, backends=("mine", "theirs", "rounds"),
+        further=[seen, collide, went, smaller, *causes],
+    )  # fmt: skip
     path = folder / "report.html"
     path.write_text(render(page_of([run])), "utf-8")
     return path
@@ -132,7 +164,7 @@ def test_a_click_on_a_node_traces_that_row(opened: Opened) -> None:
     page = opened.page
     page.locator("#failure-1 summary").first.click()
     expect(tracer(page).locator("h4")).to_have_text("Row 2 of request 0")
-    expect(tracer(page)).to_contain_text("measured: reads but must not: row 1")
+    expect(tracer(page)).to_contain_text("✗ measured: row 2 reads row 1")
     page.locator("#failure-1 svg .node").nth(1).click()
     expect(tracer(page).locator("h4")).to_have_text("Row 1 of request 0")
     expect(tracer(page)).to_contain_text("4 = prefix 3 + depth 1")
@@ -153,9 +185,12 @@ def test_the_wrong_edge_stands_beside_the_right_one(opened: Opened) -> None:
     page.locator("#failure-1 summary").first.click()
     wrong = page.locator("#failure-1 figure.wrong")
     expect(wrong).to_have_count(1)
-    expect(wrong.locator("figcaption")).to_have_text("visibility (measured): parents: differs")
+    expect(wrong.locator("figcaption")).to_have_text(
+        "visibility (measured): parents, differs in row 2"
+    )
     expect(wrong.locator(".edge.bad")).to_have_count(1)
-    expect(wrong.locator(".edge.due")).to_have_count(1)
+    expect(wrong.locator(".edge.due")).to_have_attribute("d", re.compile("Q"))  # beside the other
+    expect(page.locator("#failure-1 figure figcaption").nth(1)).to_contain_text("differs")
     expect(page.locator("#failure-1 td.over[title]")).to_have_text("+")
 
 
@@ -180,13 +215,84 @@ def test_errors_reads_and_writes_are_drawn_from_what_was_seen(opened: Opened) ->
 def test_a_slot_says_who_read_it_and_who_must_not(opened: Opened) -> None:
     article = opened.page.locator("#failure-1")
     article.locator("summary").first.click()
-    expect(article.locator(".leaf .bad")).to_have_text("r1")
-    article.locator(".leaf .bad").click()
-    expect(tracer(opened.page)).to_contain_text("measured: read by rows 1, 2")
-    expect(tracer(opened.page)).to_contain_text("measured: must not be read by 2")
+    expect(article.locator(".leaf button.bad")).to_have_text("r1")
+    article.locator(".leaf button.bad").click()
+    expect(tracer(opened.page)).to_contain_text("measured: read by rows 1 2")
+    expect(tracer(opened.page)).to_contain_text("measured: must not be read by row 2")
     article.locator(".leaf button").first.click()
-    expect(tracer(opened.page)).to_contain_text("measured: read by rows 0, 1, 2")
+    expect(tracer(opened.page)).to_contain_text("measured: read by rows 0-2")
     expect(tracer(opened.page)).not_to_contain_text("must not be read by")
+
+
+def test_a_slot_that_others_hold_is_shown_where_the_build_or_a_row_goes_there(
+    opened: Opened,
+) -> None:
+    article = opened.page.locator("article", has_text="reads-twice")
+    article.locator("summary").first.click()
+    expect(article.locator(".leaf .bad")).to_have_text(["r1←r1 r2", "r2←–", "nobody's"])
+    article.locator(".leaf button.bad").nth(1).click()
+    expect(article.locator(".tracer")).to_contain_text("declared: no row to be written here")
+
+
+def test_the_tracer_says_all_that_treeproof_trace_says(opened: Opened) -> None:
+    case = star()
+    article = opened.page.locator("#failure-1")
+    article.locator("summary").first.click()
+    for row in range(3):
+        article.locator("svg .node").nth(row).click()
+        words = " ".join(tracer(opened.page).inner_text().split())
+        said = trace_lines(case, 0, row, checked(case, "mine", leak(), KV))[2:]
+        assert len(said) >= 10
+        for line in said:
+            name, text = line[2:12].strip(), " ".join(line[12:].split())
+            assert name in words
+            assert text in words
+
+
+def test_evidence_that_determined_nothing_says_why(opened: Opened) -> None:
+    article = opened.page.locator("#failure-1")
+    article.locator("summary").first.click()
+    for name in ("candidate", "position", "traversal"):
+        figure = article.locator("figure", has_text=f"{name}: not determined")
+        expect(figure).to_contain_text("measured, attend: pass")
+
+
+def test_the_case_before_it_was_made_smaller_is_drawn(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#failure-1 summary").first.click()
+    before = page.locator("#failure-1 section", has_text="Before it was made smaller").last
+    expect(before.locator("summary")).to_have_text("1 request, 3 rows, prefix 5")
+    before.locator("summary").click()
+    expect(before.locator("figcaption")).to_have_text("request 0: prefix 5, 3 rows")
+    expect(before.locator(".node text")).to_have_text(["0", "1", "2"])
+    page.locator("#failure-2 summary").first.click()
+    expect(tracer(page, 2)).to_be_visible()
+    expect(page.locator("#failure-2")).not_to_contain_text("Before it was made smaller")
+
+
+def test_failures_that_share_a_cause_are_listed_and_lead_to_their_blocks(opened: Opened) -> None:
+    causes = opened.page.locator(".causes li")
+    expect(causes).to_have_text(
+        "causal-mask: a row reads all rows up to its own. 2 failures of mine: "
+        "visibility reads-sibling, KV wrong-slot"
+    )
+    causes.get_by_role("link").nth(1).click()
+    expect(opened.page.locator("article:target h3")).to_contain_text("wrong-slot")
+
+
+def test_the_tracer_of_a_large_tree_stays_in_sight(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "large.html"
+    path.write_text(render(page_of([many(tmp_path / "run", 1, 64)])), "utf-8")
+    found = Opened(browser, path, viewport={"width": 1200, "height": 900})
+    article = found.page.locator("#failure-1")
+    article.locator("summary").first.click()
+    article.locator("svg .node").first.click()
+    expect(tracer(found.page).locator("h4")).to_have_text("Row 0 of request 0")
+    expect(tracer(found.page).locator("h4")).to_be_in_viewport()
+    expect(article.locator("section").first.locator("figure:visible")).to_have_count(3)
+    article.get_by_text("8 more, which do not differ").click()
+    expect(article.locator("section").first.locator("figure:visible")).to_have_count(11)
+    found.close()
 
 
 def test_filters_and_search_leave_what_fits(opened: Opened) -> None:
@@ -259,10 +365,14 @@ def test_without_scripts_sentences_and_commands_are_there(browser: Browser, repo
     found.close()
 
 
-def test_print_opens_every_drawing(opened: Opened) -> None:
-    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    expect(opened.page.locator(".tracer table")).to_have_count(3)
-    expect(opened.page.locator(".round")).to_have_count(2)
+def test_a_printer_finds_every_drawing_done(opened: Opened) -> None:
+    opened.page.wait_for_function("ready !== null")
+    drawn = opened.page.evaluate(
+        "() => { dispatchEvent(new Event('beforeprint'));"
+        " return ['.tracer table', '.round', 'pre.figures'].map("
+        "what => [...document.querySelectorAll(what)].filter(e => e.checkVisibility()).length); }"
+    )
+    assert drawn == [3, 2, 2]
 
 
 def test_each_round_has_its_tree_accepted_path_lengths_and_slots(opened: Opened) -> None:
@@ -288,8 +398,6 @@ def test_each_round_has_its_tree_accepted_path_lengths_and_slots(opened: Opened)
 
 @pytest.mark.long
 def test_five_hundred_failures_are_there_within_a_second(browser: Browser, tmp_path: Path) -> None:
-    from page_of_many import many
-
     path = tmp_path / "many.html"
     path.write_text(render(page_of([many(tmp_path / "run", 500, 64)])), "utf-8")
     found = Opened(browser, path)

@@ -12,7 +12,7 @@ import pytest
 from report_runs import HOSTILE, again, checked, leak, run_of, star, written
 from xmlschema import XMLSchema, XMLSchemaValidationError
 
-from treeproof.contract.event import Finished, Tolerated
+from treeproof.contract.event import Diagnosed, Finished, Tolerated
 from treeproof.contract.failure import COLUMNS
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.wire import FileError
@@ -157,6 +157,19 @@ def test_a_summary_is_cut_between_lines_below_what_github_takes(tmp_path: Path) 
     text = step_summary([failing(tmp_path / "run", failures=3_000, message="long " * 200)])
     assert MOST_BYTES - 5_000 < len(text.encode()) < MOST_BYTES + 200
     assert re.search(r"… cut: [\d,]+ more lines; the report has all\.\n$", text)
+
+
+def test_the_summary_says_which_failures_share_a_cause(tmp_path: Path) -> None:
+    run = failing(tmp_path / "run", failures=2)
+    diagnosed = [
+        Diagnosed(
+            backend="mine", identity="visibility", kind=group.kind, case=group.case, cause="causal"
+        )
+        for group in run.failures
+    ]  # fmt: skip
+    assert "one cause" not in step_summary([again(run, tmp_path / "one", diagnosed[0])])
+    text = step_summary([again(run, tmp_path / "both", *diagnosed)])
+    assert "\n- 2 failures, one cause&#58; mine causal&#58; visibility reads&#45;sibling" in text
 
 
 def test_markdown_of_a_backend_is_text_in_the_summary(tmp_path: Path) -> None:

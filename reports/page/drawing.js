@@ -1,6 +1,9 @@
 // One failure of one verify step: trees, keys, errors, reads, slots, and the row tracer.
 const WORDS = {"+": "reads but must not", "-": "must read but does not", "2": "reads twice", "~": "heads disagree"};
 const NAMES = {kv: "KV"};
+const SMALL = 16; // rows up to which trees that do not differ are shown unfolded
+const cut = text => text.length > 40 ? `${text.slice(0, 39)}…` : text;
+const PREFIX_WORDS = [["+", keys => keys && `and ${cut(keys)}`], ["-", keys => keys && `without ${cut(keys)}`], ["2", keys => keys && `twice ${cut(keys)}`], ["~", keys => keys && `in some heads ${cut(keys)}`]];
 const identityName = name => NAMES[name] || name;
 
 class Drawing {
@@ -12,32 +15,40 @@ class Drawing {
     this.pickers = [];
     this.index = Math.max(0, data.requests.findIndex(r => r.b === data.at[0]));
     this.row = Math.min(data.at[1] ?? 0, this.request.parents.length - 1);
+    this.pool = new Pool(this);
+    this.tracer = new Tracer(this);
   }
   get request() { return this.data.requests[this.index]; }
 
   // Rows of the path from the root to a row, both included.
-  path(row) {
-    const {parents} = this.request, found = [row];
+  path(row, {parents}) {
+    const found = [row];
     while (parents[found[0]] >= 0) found.unshift(parents[found[0]]);
     return found;
   }
 
   // What stands for `as it must be` in the island, worked out.
-  due(row) { return this.request.reads[row] || this.path(row); }
-  readOf(row, read) { return read || [this.request.prefix - this.request.first[row], this.due(row).map(i => [this.request.slots[i], 1])]; }
+  due(row, r = this.request) { return r.reads[row] || this.path(row, r); }
+  readOf(row, read, r = this.request) { return read || [r.prefix - r.first[row], this.due(row, r).map(i => [r.slots[i], 1])]; }
   valuesOf(found) { return found.values[this.index] === 0 ? this.wanted(found.what) : found.values[this.index] || []; }
 
   draw() {
     this.pickers = [];
-    this.panel = el("section", {className: "tracer", ariaLabel: `Row tracer, ${this.name}`});
-    this.canvas.replaceChildren(...[this.trees(), this.keys(), this.heat(), this.reads(), this.slots(), this.tables(), this.panel].filter(Boolean));
+    const parts = [this.trees(), this.keys(), this.heat(), this.reads(), this.pool.draw(), this.tables(), originalCase(this.data.original), this.tracer.panel];
+    this.canvas.replaceChildren(...parts.filter(Boolean));
     this.pick(this.row, false);
+  }
+
+  show(index, row) {
+    this.index = index;
+    this.row = row;
+    this.draw();
   }
 
   pick(row, move = true) {
     this.row = Math.max(0, Math.min(row, this.request.parents.length - 1));
     for (const mark of this.pickers) mark.node.classList.toggle("picked", mark.row === this.row);
-    this.trace();
+    this.tracer.draw();
     if (move) history.replaceState(null, "", `#${this.article.id}/${this.request.b}/${this.row}`);
   }
 
@@ -47,29 +58,31 @@ class Drawing {
     return node;
   }
 
-  // The drawn tree and, beside it, what each identity's evidence determined.
+  // The drawn tree and, beside it, what each identity's evidence determined, what differs first.
   trees() {
     const {parents} = this.request;
-    const due = i => String(i);
-    const drawn = el("figure", {}, el("figcaption", {textContent: "drawn tree (row numbers)"}),
-      this.tree(parents, due, () => "", "the drawn tree"));
-    const row = el("div", {className: "row"}, drawn);
-    for (const found of this.data.recovered) {
-      const values = this.valuesOf(found);
-      const want = this.wanted(found.what);
-      const value = i => values[i] === undefined ? null : values[i];
-      const state = i => value(i) === null ? "unknown" : value(i) !== want[i] ? "bad" : "";
-      const wrong = parents.some((_, i) => state(i) === "bad");
-      const all = parents.every((_, i) => value(i) === null);
-      const name = `${identityName(found.identity)} (${found.evidence}): ${{parents: "parents", depths: "depth", tokens: "token", rows: "row held by its slot"}[found.what]}`;
-      const caption = el("figcaption", {textContent: all ? `${name}: not determined` : wrong ? `${name}: differs` : name});
-      const figure = el("figure", {className: wrong ? "wrong" : ""}, caption);
-      if (!all) figure.append(found.what === "parents"
-        ? this.tree(parents.map((_, i) => value(i)), due, state, name, parents)
-        : this.tree(parents, i => value(i) === null ? "?" : String(value(i)), state, name));
-      row.append(figure);
-    }
-    return el("section", {}, el("h4", {textContent: "Recovered trees"}), row);
+    const drawn = el("figure", {}, el("figcaption", {textContent: "drawn tree (row numbers)"}), this.tree(parents, String, () => "", "the drawn tree"));
+    const found = this.data.recovered.map(one => this.recovered(one)).sort((a, b) => b.wrong - a.wrong);
+    const silent = Object.entries(this.data.verdicts).map(([identity, words]) =>
+      el("figure", {}, el("figcaption", {}, el("span", {textContent: `${identityName(identity)}: not determined`}), ...words.map(textContent => el("div", {textContent})))));
+    const wrong = found.filter(one => one.wrong).map(one => one.figure), right = [...found.filter(one => !one.wrong).map(one => one.figure), ...silent];
+    const folded = parents.length > SMALL && wrong.length && right.length;
+    const rest = folded ? el("details", {}, el("summary", {textContent: `${right.length} more, which do not differ`}), el("div", {className: "row"}, ...right)) : null;
+    return el("section", {}, el("h4", {textContent: "Recovered trees"}), el("div", {className: "row"}, drawn, ...wrong, ...(folded ? [] : right)), rest);
+  }
+
+  recovered(found) {
+    const {parents} = this.request, values = this.valuesOf(found), want = this.wanted(found.what);
+    const value = i => values[i] === undefined ? null : values[i];
+    const state = i => value(i) === null ? "unknown" : value(i) !== want[i] ? "bad" : "";
+    const odd = parents.flatMap((_, i) => state(i) === "bad" ? [i] : []), all = parents.every((_, i) => value(i) === null);
+    const name = `${identityName(found.identity)} (${found.evidence}): ${{parents: "parents", depths: "depth", tokens: "token", rows: "row held by its slot"}[found.what]}`;
+    const differs = odd.length ? `, differs in row${odd.length > 1 ? "s" : ""} ${ranges(odd)}` : "";
+    const figure = el("figure", {className: odd.length ? "wrong" : ""}, el("figcaption", {textContent: all ? `${name}: not determined` : `${name}${differs}`}));
+    if (!all) figure.append(found.what === "parents"
+      ? this.tree(parents.map((_, i) => value(i)), String, state, name, parents)
+      : this.tree(parents, i => value(i) === null ? "?" : String(value(i)), state, name));
+    return {figure, wrong: odd.length > 0};
   }
 
   wanted(what) {
@@ -106,7 +119,7 @@ class Drawing {
       const marks = this.marks(i), reads = new Set(this.due(i));
       const inPrefix = marks.filter(m => m[2] < r.prefix);
       const prefix = el("td", {className: inPrefix.length ? (inPrefix.some(m => m[3] === "+") ? "over" : "miss") : "",
-        textContent: this.prefixDue(i) + inPrefix.slice(0, 4).map(m => ` ${m[3]}${m[2]}`).join("") + (inPrefix.length > 4 ? " …" : "")});
+        textContent: [this.prefixDue(i), ...PREFIX_WORDS.map(([sign, words]) => words(ranges(inPrefix.filter(m => m[3] === sign).map(m => m[2]))))].filter(Boolean).join(", ")});
       const cells = r.parents.map((_, c) => {
         const mark = marks.find(m => m[2] === r.prefix + c);
         const kind = mark ? (mark[3] === "+" ? "over" : "miss") : reads.has(c) ? "due" : "";
@@ -159,42 +172,13 @@ class Drawing {
       this.table("Errors", ["row", ...errors[0].map((_, h) => `head ${h}`)], lines));
   }
 
-  // Who lives in a slot, in words.
-  tenant(slot) {
-    const name = (b, what) => b === this.request.b ? what : `request ${b} ${what}`;
-    for (const r of this.data.requests) if (r.slots.includes(slot)) return name(r.b, `row ${r.slots.indexOf(slot)}`);
-    const owner = this.data.seen.owners[slot];
-    return owner ? name(owner[0], `column ${owner[1]}`) : `slot ${slot}, nobody's`;
-  }
-
-  // Rows of all drawn requests that were seen to read a slot, and whether they must.
-  readers(slot) {
-    const seen = this.data.seen, here = this.index, found = [];
-    if (!seen) return found;
-    this.data.requests.forEach((r, index) => {
-      this.index = index; // what is due is asked of that request
-      (seen.reads[index] || []).forEach((read, i) => {
-        if (this.readOf(i, read)[1].some(([other, n]) => other === slot && n > 0))
-          found.push({b: r.b, row: i, right: this.due(i).some(row => r.slots[row] === slot)});
-      });
-    });
-    this.index = here;
-    return found;
-  }
-
-  readerWords(slot) {
-    const found = this.readers(slot), name = f => f.b === this.request.b ? `${f.row}` : `${f.row} of request ${f.b}`;
-    const wrong = found.filter(f => !f.right);
-    return {words: found.length ? `read by row${found.length > 1 ? "s" : ""} ${found.map(name).join(", ")}` : "", wrong: wrong.length ? `must not be read by ${wrong.map(name).join(", ")}` : ""};
-  }
-
   readLine(i, read) {
     const [prefix, slots] = this.readOf(i, read), r = this.request, due = r.prefix - r.first[i], others = slots.reduce((sum, [, n]) => sum + n, 0);
     const own = new Map(r.slots.map((slot, row) => [slot, row])), want = new Set(this.due(i));
-    const parts = slots.map(([slot, n]) => {
-      const row = own.get(slot), right = row !== undefined && want.has(row) && n === 1;
-      return el("span", {className: right ? "due" : "over", textContent: `${this.tenant(slot)}${n === 1 ? "" : ` ×${n}`} `});
-    });
+    const right = ([slot, n]) => n === 1 && want.has(own.get(slot)), rows = slots.filter(right).map(([slot]) => own.get(slot));
+    const parts = rows.length ? [el("span", {className: "due", textContent: `row${rows.length > 1 ? "s" : ""} ${ranges(rows)} `})] : [];
+    parts.push(...slots.filter(pair => !right(pair)).map(([slot, n]) =>
+      el("span", {className: "over", textContent: `${this.pool.tenant(slot) || `slot ${slot}, nobody's`}${n === 1 ? "" : ` ×${n}`} `})));
     const missing = [...want].filter(row => !slots.some(([slot]) => own.get(slot) === row)).map(row => el("span", {className: "miss", textContent: `not row ${row} `}));
     const share = (a, b) => a + b === 0 ? "–" : `${(100 * a / (a + b)).toFixed(0)} %`;
     const line = el("tr", {}, this.rowButton(i),
@@ -232,94 +216,5 @@ class Drawing {
       parts.push(el("details", {}, el("summary", {textContent: "Declared: fields of the build"}), this.table("Fields of the build", ["row", ...Object.keys(fields)], lines)));
     }
     return parts.length ? el("section", {}, el("h4", {textContent: "What the backend laid out"}), ...parts) : null;
-  }
-
-  // Pages that hold verify rows of this request, and the prefix columns beside them.
-  slots() {
-    const r = this.request, size = this.data.page, pages = new Map(), first = r.prefix - r.prefix_slots.length;
-    const put = (slot, what) => {
-      if (slot < 0) return;
-      const page = Math.floor(slot / size);
-      if (!pages.has(page)) pages.set(page, new Map());
-      pages.get(page).set(slot, what);
-    };
-    r.prefix_slots.forEach((slot, i) => put(slot, {column: first + i}));
-    r.slots.forEach((slot, row) => put(slot, {row}));
-    const held = this.data.recovered.find(f => f.what === "rows");
-    const values = held ? this.valuesOf(held) : [];
-    const leaves = [...pages].filter(([, slots]) => [...slots.values()].some(w => w.row !== undefined)).map(([page, slots]) => {
-      const cells = [...Array(Math.min(size, 64)).keys()].map(i => {
-        const slot = page * size + i, what = slots.get(slot);
-        if (!what) return size === 1 ? null : el("li", {}, el("span", {className: "free", textContent: "·", title: `slot ${slot}: none of this request`}));
-        if (what.row === undefined) return el("li", {}, el("span", {className: "free", textContent: `P${what.column}`, title: `slot ${slot}: prefix column ${what.column}`}));
-        const value = values[what.row], wrong = value !== undefined && value !== null && value !== what.row;
-        const readers = this.readerWords(slot), told = [readers.words, readers.wrong].filter(Boolean).map(words => `; ${words}`).join("");
-        const button = el("button", {type: "button", className: wrong || readers.wrong ? "bad" : "", textContent: wrong ? `r${what.row}≠${value}` : `r${what.row}`,
-          title: `slot ${slot}: column ${r.prefix + what.row}, row ${what.row}${wrong ? `; holds ${value < 0 ? "no row" : `row ${value}`}` : ""}${told}`});
-        return el("li", {}, this.picker(button, what.row));
-      });
-      return el("div", {className: "leaf"}, size === 1 ? `slot ${page}` : `page ${page}`, el("ol", {}, ...cells.filter(Boolean)));
-    });
-    return el("section", {}, el("h4", {textContent: "Where the rows live in the KV pool"}), el("div", {className: "slots"}, ...leaves), this.writes());
-  }
-
-  // Writes that no row of this request owed, and rows that were not written.
-  writes() {
-    if (!this.data.seen) return null;
-    const first = this.data.seen.first[this.index], {wrong, missing} = this.data.seen.writes[this.index], {slots} = this.request;
-    const name = n => n === -1 ? "as before" : n === -2 ? "what no row brought" : n === -3 ? "a padded row" : n < -3 ? "a row in part" : `row ${n - first}`;
-    const whose = slot => this.tenant(slot).startsWith("slot ") ? ", nobody's," : ` (${this.tenant(slot)})`;
-    const lines = [...wrong.map(([slot, k, v]) => `slot ${slot}${whose(slot)} now holds K of ${name(k)} and V of ${name(v)}`),
-      ...missing.map(row => `slot ${slots[row]} was not written: K and V of row ${row} are missing`)];
-    return lines.length ? el("ul", {className: "wrong"}, ...lines.slice(0, 40).map(line => el("li", {textContent: line}))) : null;
-  }
-
-  // One row: token, position, keys, links, slot; expected beside actual.
-  trace() {
-    const r = this.request, i = this.row, d = this.data;
-    const asked = el("div", {className: "ask"});
-    const choose = (name, options, value, then) => {
-      const select = el("select", {}, ...options.map(o => el("option", {value: o, textContent: o, selected: o === value})));
-      select.addEventListener("change", () => then(Number(select.value)));
-      asked.append(el("label", {className: "dim"}, `${name} `, select));
-    };
-    choose("request", d.requests.map(q => q.b), r.b, b => { this.index = d.requests.findIndex(q => q.b === b); this.row = 0; this.draw(); });
-    choose("row", r.parents.map((_, n) => n), i, n => this.pick(n));
-    const kids = r.parents.flatMap((p, n) => p === i ? [n] : []);
-    const up = r.parents[i] < 0 ? "no parent" : `parent row ${r.parents[i]}`;
-    const keys = `prefix ${this.prefixDue(i)}, rows ${this.due(i).join(" ")}`;
-    const expected = {
-      candidate: ["token", String(r.tokens[i])],
-      position: ["position", `${r.prefix + r.depths[i]} = prefix ${r.prefix} + depth ${r.depths[i]}`],
-      visibility: ["keys", keys],
-      traversal: ["links", `${up}, children ${kids.join(" ") || "none"}`],
-      kv: ["slot", `${r.slots[i]} = page ${Math.floor(r.slots[i] / d.page)}, offset ${r.slots[i] % d.page}; column ${r.prefix + i}`],
-    };
-    const unit = {parents: "parent row", depths: "depth", tokens: "token", rows: "row in this slot"};
-    const lines = Object.entries(expected).map(([identity, [name, text]]) => {
-      const said = el("td", {});
-      for (const found of d.recovered.filter(f => f.identity === identity)) {
-        const value = this.valuesOf(found)[i];
-        const known = value !== undefined && value !== null;
-        const wrong = known && value !== this.wanted(found.what)[i];
-        said.append(el("div", {className: wrong ? "wrong" : "", textContent: `${found.evidence}: ${unit[found.what]} ${known ? (value < 0 ? "none" : value) : "not determined"}`}));
-      }
-      for (const mark of identity === "visibility" ? this.marks(i) : []) {
-        const column = mark[2] < r.prefix ? `prefix key ${mark[2]}` : `row ${mark[2] - r.prefix}`;
-        said.append(el("div", {className: "wrong", textContent: `${mark[4]}: ${WORDS[mark[3]]}: ${column}`}));
-      }
-      for (const f of d.others.filter(f => f[3] === identity && f[0] === r.b && f[1] === i && (identity !== "visibility" || f[2] === null)))
-        said.append(el("div", {className: "wrong", textContent: `✗ ${f[5]}: ${f[6]}`}));
-      if (identity === "kv" && d.seen) {
-        const readers = this.readerWords(r.slots[i]);
-        if (readers.words) said.append(el("div", {textContent: `measured: ${readers.words}`}));
-        if (readers.wrong) said.append(el("div", {className: "wrong", textContent: `measured: ${readers.wrong}`}));
-      }
-      return el("tr", {}, el("th", {scope: "row", textContent: name}), el("td", {textContent: text}), said);
-    });
-    const beside = d.others.filter(f => ["output", "contract"].includes(f[3]) && (f[1] === null || (f[0] === r.b && f[1] === i)));
-    for (const f of beside) lines.push(el("tr", {}, el("th", {scope: "row", textContent: f[3]}), el("td", {}), el("td", {className: "wrong", textContent: `✗ ${f[5]}: ${f[6]}`})));
-    this.panel.replaceChildren(el("h4", {textContent: `Row ${i} of request ${r.b}${r.nodes[i] === i ? "" : ` (node ${r.nodes[i]})`}`}), asked,
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", {scope: "col", textContent: "what"}), el("th", {scope: "col", textContent: "expected"}), el("th", {scope: "col", textContent: "what was seen"}))), el("tbody", {}, ...lines)));
   }
 }

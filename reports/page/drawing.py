@@ -11,11 +11,12 @@ from typing import Any
 
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked, Read, Shown
-from treeproof.contract.failure import Failure
+from treeproof.contract.failure import IDENTITIES, Failure
 from treeproof.contract.ledger import SlotLedger
 from treeproof.properties.expected import ancestor_rows, expected_reads
 from treeproof.reports.failure_block import wrongly_read
 from treeproof.reports.text import shown
+from treeproof.reports.trace import verdicts
 
 MAX_REQUESTS = 8
 """Requests of a case that are drawn: the failing one, and those before and after it."""
@@ -39,6 +40,7 @@ def drawing_of(
         "requests": [_request(case.requests[b], b, ledger, window) for b in requests],
         "left_out": len(case.requests) - len(requests),
         "recovered": _recovered(case, checked, requests),
+        "verdicts": _verdicts(checked),
         "marks": _marks(case, checked, requests),
         "others": _others(checked, requests),
         "seen": None if found is None else _seen(case, ledger, found, requests),
@@ -98,6 +100,16 @@ def _recovered(case: VerifyCase, checked: Checked, requests: range) -> list[dict
     ]
 
 
+def _verdicts(checked: Checked) -> dict[str, list[str]]:
+    """Of identities whose evidence determined nothing, what was judged of them, or why it was not."""
+    recovered = {found.identity for found in checked.recovered}
+    return {
+        identity: [shown(words, 200) for words in verdicts(checked, identity)]
+        for identity in IDENTITIES
+        if identity not in recovered
+    }
+
+
 def _marks(case: VerifyCase, checked: Checked, requests: range) -> list[list[Any]]:
     """Wrongly read keys: request, row, logical column, a sign of `visibility.SIGNS`, evidence."""
     failures, window = checked.failures[:MAX_OTHERS], case.shape.window
@@ -138,6 +150,7 @@ def _seen(case: VerifyCase, ledger: SlotLedger, found: Shown, requests: range) -
         return DUE if own == list(due) else own
 
     writes = [_writes(case, ledger, found, b) for b in requests]
+    slots = [field(found.slots, b, ledger.row_slots(b)) for b in requests]
     reads = [read(found.reads, b) for b in requests]
     declared = {form: [read(table, b) for b in requests] for form, table in found.declared.items()}
     return {
@@ -149,13 +162,17 @@ def _seen(case: VerifyCase, ledger: SlotLedger, found: Shown, requests: range) -
             field(found.positions, b, [r.prefix_len + r.tree.depth[n] for n in r.node_of_row])
             for b, r in ((b, case.requests[b]) for b in requests)
         ],
-        "slots": [field(found.slots, b, ledger.row_slots(b)) for b in requests],
+        "slots": slots,
         "links": {
             name: [list(table[b]) if b < len(table) else [] for b in requests]
             for name, table in found.links.items()
         },
         "owners": _owners(
-            ledger, requests, [*reads, *(t for form in declared.values() for t in form)], writes
+            ledger,
+            requests,
+            [*reads, *(t for form in declared.values() for t in form)],
+            {slot for one in writes for slot, _, _ in one["wrong"]}
+            | {slot for own in slots if own != DUE for slot in own},
         ),
         "first": [sum(padded[:b]) for b in requests],
     }
@@ -201,18 +218,18 @@ def _writes(case: VerifyCase, ledger: SlotLedger, found: Shown, b: int) -> dict[
             wrong.append([slot, k, v])
     written = {slot for slot, _, _ in found.writes}
     missing = [row for slot, row in own.items() if slot not in written] if written else []
-    return {"wrong": wrong, "missing": missing}
+    return {"wrong": wrong, "missing": missing, "any": bool(written)}
 
 
 def _owners(
     ledger: SlotLedger,
     requests: range,
     tables: Iterable[Sequence[Any]],
-    writes: Iterable[dict[str, Any]],
+    named: Iterable[int],
 ) -> dict[int, list[int]]:
     """Slots that are named and hold no row that is drawn, to the request and column that live there;
     absent: nobody's."""
-    slots = {slot for one in writes for slot, _, _ in one["wrong"]}
+    slots = set(named)
     slots |= {slot for reads in tables for read in reads if read != DUE for slot, _ in read[1]}
     slots -= {slot for b in requests for slot in ledger.row_slots(b)}
     owner = ledger.owner if slots else {}

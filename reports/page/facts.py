@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,23 @@ from treeproof.contract.event import Diagnosed
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
 from treeproof.contract.wire import FileError
 from treeproof.engine.failure_group import FailureGroup
+from treeproof.engine.gathered import Key
 from treeproof.engine.summary import Run
 from treeproof.reports.acceptance import Accepted, accepted
 from treeproof.reports.case_sheet import summary
-from treeproof.reports.cause import cause_text
+from treeproof.reports.cause import cause_text, shared
 from treeproof.reports.console import MAX_LINE
 from treeproof.reports.ledger_lines import entry_words, linked
 from treeproof.reports.left_lines import left_parts
-from treeproof.reports.matrix import Tally, reason_lines, tallies
+from treeproof.reports.matrix import Tally, column_name, reason_lines, tallies
 from treeproof.reports.page.drawing import drawing_of
+from treeproof.reports.page.original import original_drawn, original_of
 from treeproof.reports.page.rounds import rounds_of
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.script_lines import script_lines
-from treeproof.reports.terminal import figures, last_words, reduction, replay_command, varies
+from treeproof.reports.terminal import figures, last_words, reduction, replay_command
 from treeproof.reports.text import printable, shown
+from treeproof.reports.varies import varies_freely
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,19 @@ class Block:
     @property
     def anchor(self) -> str:
         return f"failure-{self.number}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of several failures of a backend."""
+
+    run: str
+    """Name of its run, where there are several."""
+    backend: str
+    name: str
+    says: str
+    failures: tuple[tuple[str, str], ...]
+    """Anchor of each block, and its identity and kind."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,7 @@ class Page:
     left: tuple[str, ...]
     """What was not come to, part by part."""
     warnings: tuple[str, ...]
+    causes: tuple[Cause, ...]
     blocks: tuple[Block, ...]
     drawings: tuple[dict[str, Any], ...]
     identities: int = len(IDENTITIES)
@@ -125,12 +142,16 @@ def page_of(runs: Sequence[Run]) -> Page:
     """The page of one run, or of several that are shown as one."""
     blocks: list[Block] = []
     drawings: list[dict[str, Any]] = []
+    causes: list[Cause] = []
     named = list(zip(runs, run_names(runs), strict=True))
     for run, name in named:
+        anchors = {}
         for group in run.failures:
             block, drawing = _failure(run, name, group, len(blocks) + 1)
+            anchors[group.key] = block.anchor
             blocks.append(block)
             drawings.append(drawing)
+        causes += _causes(run, name, anchors)
     first = runs[0]
     words = [of_run(name, shown(last_words(run)[-1].plain)) for run, name in named]
     warnings = [
@@ -159,9 +180,26 @@ def page_of(runs: Sequence[Run]) -> Page:
             of_run(name, shown(line, 200_000)) for run, name in named for line in left_parts(run)
         ),
         warnings=tuple(warnings),
+        causes=tuple(causes),
         blocks=tuple(blocks),
         drawings=tuple(drawings),
     )
+
+
+def _causes(run: Run, name: str, anchors: Mapping[Key, str]) -> list[Cause]:
+    return [
+        Cause(
+            run=name,
+            backend=shown(one.backend, 80),
+            name=shown(one.name),
+            says=shown(one.says),
+            failures=tuple(
+                (anchors[group.key], f"{column_name(group.identity)} {shown(group.kind, 80)}")
+                for group in one.groups
+            ),
+        )
+        for one in shared(run.failures)
+    ]
 
 
 def _figures(run: Run, name: str) -> list[str]:
@@ -205,16 +243,25 @@ def _failure(run: Run, name: str, group: FailureGroup, number: int) -> tuple[Blo
     try:
         case = run.folder.read_case(group.case)
     except FileError as error:
-        return _block(run, name, group, number, None, 0), {"missing": shown(str(error))}
-    found = run.shown(group.case, group.backend)
-    block = _block(run, name, group, number, case, 0 if found is None else found.step)
+        return _block(run, name, group, number), {"missing": shown(str(error))}
+    original, found = original_of(run, group), run.shown(group.case, group.backend)
+    step = 0 if found is None else found.step
+    block = _block(run, name, group, number, case, original, step)
     if case.script:
-        return block, rounds_of(case, group.failure, found)
-    return block, drawing_of(case, group.failure, group.checked, found)
+        drawing = rounds_of(case, group.failure, found)
+    else:
+        drawing = drawing_of(case, group.failure, group.checked, found)
+    return block, {**drawing, "original": original and original_drawn(original)}
 
 
 def _block(
-    run: Run, name: str, group: FailureGroup, number: int, case: VerifyCase | None, step: int
+    run: Run,
+    name: str,
+    group: FailureGroup,
+    number: int,
+    case: VerifyCase | None = None,
+    original: VerifyCase | None = None,
+    step: int = 0,
 ) -> Block:
     failure = group.failure
     probe = f", probe {shown(failure.probe, 40)}" if failure.probe else ""
@@ -233,7 +280,7 @@ def _block(
         checks=group.checks,
         cause=shown(_cause(group.diagnosed, failure)),
         case=size,
-        varies=varies(run, group),
+        varies=varies_freely(original, case) if original and case else "",
         replay=printable(replay_command(run, group)),
         script=tuple(script_lines(case)) if case and case.script else (),
         step=step,

@@ -1,26 +1,28 @@
-// --- the drawings, unpacked when the first is opened -----------------------------------------------
-let unpacked = null;
+// --- the drawings, unpacked once the page stands ---------------------------------------------------
+let unpacked = null, ready = null;
 const drawings = () => unpacked ??= (async () => {
   const packed = Uint8Array.from(atob(document.getElementById("island").textContent), c => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).json();
+  return ready = await new Response(stream).json();
 })();
+// A printer does not wait: what it is to draw lies ready by then.
+addEventListener("load", () => setTimeout(drawings, 0));
 
 const drawn = new Map();
-async function open(article) {
+function draw(article, all) {
   const details = article.querySelector("details.drawn"), canvas = details.querySelector(".canvas");
   details.open = true;
-  if (!drawn.has(article)) {
-    drawn.set(article, null);
-    const data = (await drawings())[Number(details.dataset.drawing)];
-    if (data.missing) canvas.replaceChildren(el("p", {className: "dim", textContent: `Nothing to draw: ${data.missing}`}));
-    else {
-      const drawing = new (data.rounds ? Rounds : Drawing)(article, canvas, data);
-      drawing.draw();
-      drawn.set(article, drawing);
-    }
-  }
-  return drawn.get(article);
+  if (drawn.has(article)) return drawn.get(article);
+  const data = all[Number(details.dataset.drawing)];
+  const drawing = data.missing ? null : new (data.rounds ? Rounds : Drawing)(article, canvas, data);
+  if (drawing) drawing.draw();
+  else canvas.replaceChildren(el("p", {className: "dim", textContent: `Nothing to draw: ${data.missing}`}));
+  drawn.set(article, drawing);
+  return drawing;
+}
+async function open(article) {
+  article.querySelector("details.drawn").open = true;
+  return draw(article, await drawings());
 }
 
 document.getElementById("no-script").hidden = true;
@@ -81,8 +83,13 @@ async function follow() {
   const drawing = await open(article);
   if (!drawing || !drawing.data.requests) return;
   const index = drawing.data.requests.findIndex(r => r.b === Number(b));
-  if (index >= 0) { drawing.index = index; drawing.row = Number(row) || 0; drawing.draw(); }
+  if (index >= 0) drawing.show(index, Number(row) || 0);
 }
 addEventListener("hashchange", follow);
 follow();
-addEventListener("beforeprint", () => articles.forEach(a => { if (!a.hidden) open(a); }));
+
+const MOST_PRINTED = 40; // drawings on paper, of the failures that the filters leave
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("main > section > details")) details.open = true;
+  if (ready) for (const article of articles.filter(a => !a.hidden).slice(0, MOST_PRINTED)) draw(article, ready);
+});

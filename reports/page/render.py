@@ -16,7 +16,7 @@ from treeproof.contract.failure import COLUMNS
 from treeproof.reports.acceptance import SHOWN_DEPTHS
 from treeproof.reports.page.facts import Page
 
-SCRIPTS = ("tree.js", "drawing.js", "rounds.js", "page.js")
+SCRIPTS = ("tree.js", "slots.js", "tracer.js", "drawing.js", "rounds.js", "page.js")
 
 
 def render(page: Page) -> str:

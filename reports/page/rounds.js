@@ -16,7 +16,7 @@ class Rounds {
     if (left) parts.unshift(el("p", {className: "dim", textContent: `${left} rounds before these are left out.`}));
     if (step && !rounds.some(round => round.step === step))
       parts.push(el("p", {className: "wrong", textContent: this.elsewhere(step)}));
-    this.canvas.replaceChildren(...parts);
+    this.canvas.replaceChildren(...[...parts, originalCase(this.data.original)].filter(Boolean));
   }
 
   elsewhere(step) {
