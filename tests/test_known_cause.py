@@ -99,7 +99,7 @@ def test_the_backend_is_run_once_more_only_where_an_entry_asks_for_a_cause(
 def test_a_fault_of_the_device_in_that_run_leaves_the_failures_without_a_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fault(*_: object) -> None:
+    def fault(*_: object, layers: bool) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(known_cause, "observe", fault)

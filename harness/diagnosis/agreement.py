@@ -20,6 +20,7 @@ from treeproof.diagnosis.evidence import (
 )
 from treeproof.diagnosis.ground import Ground, Seen
 from treeproof.diagnosis.kept import Kept
+from treeproof.diagnosis.layered import same_layers
 from treeproof.diagnosis.merging import same_merge
 from treeproof.diagnosis.recomputed import outputs
 from treeproof.diagnosis.rerun import as_counts, origins, row_weights, writes_of
@@ -36,6 +37,8 @@ def fits(seen: Observation, group: Group, world: World) -> bool:
     found = seen.found[group]
     if group == "attend":
         return not (world.masks_alone and _listed(seen)) and _same_attended(found, world, seen)
+    if group == "layers":
+        return same_layers(found, world.layered, world.ground, seen.numerics, seen.capabilities)
     if group == "again":
         return all(_fits_all(one, world.after(one.earlier), seen) for one in found)
     if group == "forward":

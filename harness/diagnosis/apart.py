@@ -19,8 +19,8 @@ Groups = frozenset[Group]
 
 STAGE_OF: Mapping[Group, str] = {
     "tokens": "build", "positions": "build", "slots": "build", "lengths": "build",
-    "links": "build", "tables": "build", "attend": "attend", "merge": "merge", "accept": "accept",
-    "commit": "commit", "forward": "forward", "select": "select",
+    "links": "build", "tables": "build", "attend": "attend", "layers": "attend", "merge": "merge",
+    "accept": "accept", "commit": "commit", "forward": "forward", "select": "select",
     "draft": "draft", "extend": "extend",
 }  # fmt: skip
 """The stage whose doing a group shows."""

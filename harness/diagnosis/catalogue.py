@@ -15,6 +15,7 @@ from treeproof.diagnosis.hypothesis import Hypothesis
 from treeproof.diagnosis.kept_prefix import KEPT_PREFIX
 from treeproof.diagnosis.keys import KEYS
 from treeproof.diagnosis.layer import LAYER
+from treeproof.diagnosis.layers import LAYERS
 from treeproof.diagnosis.links import LINKS
 from treeproof.diagnosis.masks import MASKS
 from treeproof.diagnosis.numbers import NUMBERS
@@ -55,6 +56,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     *NUMBERS,
     *PRECISION,
     *LAYER,
+    *LAYERS,
     *STALE,
     *CONTRACT,
 )

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from torch import Tensor
 
 from treeproof.contract.capabilities import Capabilities, Numerics
-from treeproof.contract.case import VerifyCase
+from treeproof.contract.case import AttentionShape, VerifyCase
 from treeproof.contract.target_model import TargetModel
 from treeproof.properties.probes.influence import Influence
 
 Group = Literal[
-    "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "merge", "accept",
+    "tokens", "positions", "slots", "lengths", "links", "tables", "attend", "layers", "merge", "accept",
     "commit", "forward", "select", "draft", "extend", "sample", "process",
     "again", "contract",
 ]  # fmt: skip
@@ -90,6 +90,32 @@ class Attended:
 
 
 @dataclass(frozen=True)
+class LayerSeen:
+    """One layer's launch in a small model. `plan`: the number of the plan that it ran on.
+
+    What it was handed: `q` (T, Hq, D), and in `cache` the K (num_slots, Hkv, D) and V that each slot of
+    its own is to hold then; `stale`, one slot's worth of each, lay in the tree's before. `out` (real
+    rows, Hq, Dv). All float64 on the CPU.
+    """
+
+    plan: int
+    shape: AttentionShape
+    q: Tensor
+    cache: tuple[Tensor, Tensor]
+    stale: tuple[Tensor, Tensor]
+    out: Tensor
+
+
+@dataclass(frozen=True)
+class LayersSeen:
+    """A small model's layers, in their order. `held`: of each (layer, slot) whose K and V are not what they
+    were before all launches, the layers and rows of the launch that both may be of."""
+
+    layers: tuple[LayerSeen, ...]
+    held: Mapping[tuple[int, int], frozenset[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
 class Again:
     """What every stage showed on an object that had run another case before: groups as in
     `Observation`."""
@@ -155,7 +181,7 @@ class Observation:
     `found[group]` is the evidence, absent where the backend gave none: `tokens` (real rows),
     `positions` and `slots` (all rows; -1 for any pad slot on padding) and `lengths` (B,) are tuples
     of int; `links` maps field names to (B, Nmax) tuples; `tables` is a tuple of TableReads; `attend`
-    an Attended; `merge` a Merged of what `properties.merging.parts` gives; `accept` a tuple of tuples
+    an Attended; `layers` a LayersSeen; `merge` a Merged of what `properties.merging.parts` gives; `accept` a tuple of tuples
     of Walk and `commit` a tuple of Commit, one a round; `forward` a Forward; `draft` a `laid_out.Phase`;
     `extend` a tuple of `renewed.Round`, one a round; `select` a tuple of `chosen.Chosen`, one a pool; `again` a tuple of Again; `contract` a
     frozenset of (kind, stage, detail). Stages after `build` were given what a right build

@@ -193,7 +193,7 @@ def _is_a_law(right: World, world: World) -> bool:
 
 _NOT_BY_ROW = (
     "lengths", "links", "written", "left", "walks", "commits", "law", "heads", "contract",
-    "inside", "looked_up", "select", "draft", "extend", "drawing", "adjusting",
+    "inside", "looked_up", "select", "draft", "extend", "drawing", "adjusting", "layered",
 )  # fmt: skip
 
 

@@ -109,6 +109,8 @@ def alike(a: Foretold, b: Foretold, group: Group) -> bool:
         return _alike_launches(a, b)
     if group == "tables":
         return all(map(same_table, a.tables, b.table_ways))
+    if group == "layers":
+        return bool(a.world.predict(group, a.like) == b.world.predict(group, b.like))
     if group == "again":
         return all(
             all(alike(x, y, one) for one in told_by(again))

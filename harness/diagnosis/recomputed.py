@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.capabilities import Capabilities, Numerics
+from treeproof.contract.shape import AttentionShape
 from treeproof.diagnosis.evidence import KEPT
 from treeproof.diagnosis.ground import Key, Row
 from treeproof.diagnosis.kept import Kept
 from treeproof.diagnosis.law import SOFTMAX, Law, Scales, is_own, own_scales
 from treeproof.diagnosis.scope import Which
-from treeproof.properties.bound import error_bound
+from treeproof.properties.bound import Bound, error_bound
 from treeproof.properties.probes.quantised import codes, decoded
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def outputs(
 
 Numbers = tuple[Tensor, Tensor, Tensor, Tensor]
 """out, lse, limit and limit of the lse of one row, all its heads first."""
+
+Exact = dict[str, Tensor]
+"""The exact quantities of one row that the error bound asks for, all its heads first."""
 
 _KEPT: Kept[Numbers] = Kept(4096)
 _MIXED: Kept[Numbers] = Kept(4096)
@@ -101,15 +105,8 @@ def _numbers(
     numerics: Numerics,
     capabilities: Capabilities,
 ) -> Numbers:
-    shape = world.ground.case.shape
     one, weights, v = _exact(world, row, keys, law, which)
-    bound = error_bound(
-        **{name: value[None] for name, value in one.items() if name != "count"},
-        visible=one["count"].amax(0, keepdim=True),
-        shape=shape,
-        numerics=numerics,
-        capabilities=capabilities,
-    )
+    bound = bounded(one, world.ground.case.shape, numerics, capabilities)
     out, limit = one["out"], bound.total[0]
     if law.sum is not None and keys:
         # A kernel's weights are off by as much as the bound allows, which may tip what is rounded.
@@ -120,10 +117,23 @@ def _numbers(
     return out, lse, limit, bound.lse[0]
 
 
+def bounded(
+    one: Exact, shape: AttentionShape, numerics: Numerics, capabilities: Capabilities
+) -> Bound:
+    """How far a right kernel may be from one row, which is the only entry."""
+    return error_bound(
+        **{name: value[None] for name, value in one.items() if name != "count"},
+        visible=one["count"].amax(0, keepdim=True),
+        shape=shape,
+        numerics=numerics,
+        capabilities=capabilities,
+    )
+
+
 def _exact(
     world: World, row: Row, keys: Sequence[Key], law: Law, which: Which | None
-) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """One row, all heads: the exact quantities that the error bound asks for, weights and values.
+) -> tuple[Exact, Tensor, Tensor]:
+    """One row, all heads: what it comes to exactly, its weights and values.
 
     `which`: the keys that the law is for, all where None.
     """
@@ -147,8 +157,20 @@ def _exact(
             torch.where(chosen[:, None] if a.ndim == 3 else chosen, a, b)
             for a, b in zip(read, right, strict=True)
         )
+    weights, lse = law.weigh(read[-1], keys, row)
+    return exactly(q, read, weights, lse, sink, shape)
+
+
+def exactly(
+    q: Tensor,
+    read: tuple[Tensor, ...],
+    weights: Tensor,
+    lse: Tensor,
+    sink: Tensor,
+    shape: AttentionShape,
+) -> tuple[Exact, Tensor, Tensor]:
+    """One row, all heads, that weighs what it reads so; `read` as `scored` gives it, `sink` (Hq,)."""
     k, v, scores, bias, logits = read
-    weights, lse = law.weigh(logits, keys, row)
     lse_sink = torch.logaddexp(lse, sink)
     weights = weights * (lse - lse_sink).exp()[:, None]
     sizes = (k.abs() @ q.abs()[..., None])[..., 0] * shape.score_scale
@@ -161,8 +183,16 @@ def _exact(
         "score_abs": torch.maximum(sizes.amax(1), scores.abs().amax(1)),
         "score_max": torch.maximum(logits.amax(1), sink),
         "bias_abs": torch.maximum(bias.abs().amax(1), sink.abs().nan_to_num(posinf=0.0)),
-        "count": torch.full((count,), float(len(keys)), dtype=torch.float64),
+        "count": torch.full((len(k),), float(k.shape[1]), dtype=torch.float64),
     }, weights, v  # fmt: skip
+
+
+def scored(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, shape: AttentionShape, law: Law
+) -> tuple[Tensor, ...]:
+    """K and V (Hq, n, ...) as they are read; their scores, `bias` and logits, all (Hq, n)."""
+    scores = law.score(q, k, shape)
+    return k, v, scores, bias, law.cap(scores, shape) - bias
 
 
 def _by_key(world: World, row: Row, keys: Sequence[Key], law: Law, q: Tensor) -> tuple[Tensor, ...]:
@@ -174,11 +204,10 @@ def _by_key(world: World, row: Row, keys: Sequence[Key], law: Law, q: Tensor) ->
     kv_heads = torch.tensor(law.kv_heads(shape))
     k = k_cache[[key.k for key in keys]][:, kv_heads].transpose(0, 1)
     v = v_cache[[key.v for key in keys]][:, kv_heads].transpose(0, 1)
-    scores = law.score(q, k, shape)
-    bias = torch.zeros_like(scores)
+    bias = torch.zeros(k.shape[:2], dtype=torch.float64)
     if law.distance is not None and layer.alibi_slopes is not None:
         bias = layer.alibi_slopes.double().cpu()[:, None] * law.distance(keys, row)
-    return k, v, scores, bias, law.cap(scores, shape) - bias
+    return scored(q, k, v, bias, shape, law)
 
 
 def _caches(world: World, scales: Scales) -> tuple[Tensor, Tensor]:

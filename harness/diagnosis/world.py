@@ -30,6 +30,8 @@ from treeproof.diagnosis.evidence import (
 from treeproof.diagnosis.ground import Ground, Seen
 from treeproof.diagnosis.laid_out import Draft, as_allotted, ways_of
 from treeproof.diagnosis.law import SOFTMAX, Law
+from treeproof.diagnosis.layered import RIGHT as RIGHT_LAYERED
+from treeproof.diagnosis.layered import Layered, told
 from treeproof.diagnosis.merging import Merge, merged, softmerge
 from treeproof.diagnosis.renewed import Extend, as_accepted
 from treeproof.diagnosis.rerun import attended
@@ -75,6 +77,7 @@ class World:
     select: Select = the_best
     drawing: Drawing = RIGHT_DRAWING
     adjusting: Adjusting = RIGHT_ADJUSTING
+    layered: Layered = RIGHT_LAYERED
     draft: Draft = as_allotted
     extend: Extend = as_accepted
     masks_alone: bool = False
@@ -101,6 +104,8 @@ class World:
                 replace(one, found=self.after(one.earlier).predict_all(one.found, like))
                 for one in like.found[group]
             )
+        if group == "layers":
+            return told(self.layered, self.ground, like.found[group].layers)
         if group == "merge":
             return merged(self.merge, like)
         if group == "sample":
@@ -171,6 +176,7 @@ _FIELDS: Mapping[Group, tuple[str, ...]] = {
     "accept": ("walks",),
     "sample": ("drawing",),
     "process": ("adjusting",),
+    "layers": ("layered",),
     "forward": ("seen", "positions", "inside", "looked_up"),
     "contract": ("contract", "beside"),
     "again": (

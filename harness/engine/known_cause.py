@@ -47,8 +47,10 @@ def traced(
         return checked
     all_of_it = replace(options, identities=frozenset(COLUMNS), probes=frozenset(PROBES))
 
+    layers = any(failure.probe == "model" for failure in checked.failures)
+
     def observed(further: VerifyCase) -> Observation | None:
-        return observe(further, backend, all_of_it)
+        return observe(further, backend, all_of_it, layers=layers)
 
     seen = _seen(case, observed)
     wrong = frozenset(wrong_groups(seen)) if seen is not None else frozenset()

@@ -40,6 +40,8 @@ _RELATIONS = frozenset({
 
 _STALE = "stale"
 """The probe that runs a backend after other cases on the same object."""
+_MODEL = "model"
+"""The probe that runs it in the layers of a small model."""
 
 
 def look(case: VerifyCase, backend: Backend, options: CheckOptions) -> tuple[Diagnosed, ...]:
@@ -60,9 +62,10 @@ def look_and_show(
     start = time.perf_counter()
     checked = check_case(case, backend, options)
     stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)
+    layers = any(f.probe == _MODEL for f in checked.failures)
 
     def observed(further: VerifyCase) -> Observation | None:
-        return observe(further, backend, options, again=stale)
+        return observe(further, backend, options, again=stale, layers=layers)
 
     seen = observed(case)
     if seen is None:

@@ -28,6 +28,7 @@ from treeproof.engine.observing.build import observe_build
 from treeproof.engine.observing.draft import observe_draft
 from treeproof.engine.observing.extend import observe_extend
 from treeproof.engine.observing.forward import observe_forward
+from treeproof.engine.observing.layers import observe_layers
 from treeproof.engine.observing.merge import observe_merge
 from treeproof.engine.observing.requests import observe_process, observe_sample
 from treeproof.engine.observing.rounds import observe_accept, observe_commit
@@ -44,10 +45,12 @@ def observe(
     again: bool = False,
     before: Sequence[VerifyCase] = (),
     later: bool = False,
+    layers: bool = False,
 ) -> Observation | None:
     """What `backend` does on `case`; None where the case is outside its capabilities, or the
     backend cannot run here. `again`: and what it does after other cases on the same object; `before`: after
-    each of these. `later`: all of it on an object that has run the first of `before`."""
+    each of these. `later`: all of it on an object that has run the first of `before`. `layers`: and what it does
+    in those of a small model, where single launches are right."""
     if backend.capabilities.refusal(case, options.device) is not None:
         return None
     trial = Trial(backend, options, prepare(case, options.device, options.leaves))
@@ -55,6 +58,8 @@ def observe(
     ways = [larger(case), twin(case)] if again else [[one] for one in before]
     try:
         _stages(trial, found, ways, later=later)
+        if layers and "attend" not in _wrong(trial, found):
+            _of_layers(trial, found)
     except BackendUnavailable:
         return None
     if options.in_flight is not None:
@@ -131,6 +136,13 @@ def _of_object(trial: Trial, found: dict[Group, Any]) -> None:
             group()
         except Violation as violation:
             trial.broke(violation)
+
+
+def _of_layers(trial: Trial, found: dict[Group, Any]) -> None:
+    try:
+        observe_layers(trial, found)
+    except Violation as violation:
+        trial.broke(violation)
 
 
 def _again(trial: Trial, found: dict[Group, Any], ways: Sequence[Iterable[VerifyCase]]) -> None:

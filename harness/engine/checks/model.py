@@ -60,13 +60,10 @@ def judge_model(trial: Trial) -> None:
         f.evidence == "measured" and f.identity in ("output", "visibility", "kv")
         for f in trial.failures
     )
-    columns = sum(request.prefix_len + request.num_nodes for request in trial.case.requests)
     if not (trial.runs("model") and trial.has("attend") and due) or wrong:
         return
     wanted = trial.wants("output", "measured") or trial.wants("kv", "measured")
-    if columns > _MOST_COLUMNS or not wanted:
-        return
-    layered = _layers_of(trial)
+    layered = layers_of(trial) if wanted else None
     if layered is None:
         return
     with trial.probing("model"), trial.timed("probe"), unwritten_shows():
@@ -78,12 +75,16 @@ def judge_model(trial: Trial) -> None:
             trial.broke(Violation(replace(failure, message=message)))
 
 
-def _layers_of(trial: Trial) -> tuple[TargetModel, tuple[VerifyCase, ...]] | None:
-    """The model, and the case as each of its layers has it; None where the backend takes no such case.
+def layers_of(trial: Trial, times: int = 1) -> tuple[TargetModel, tuple[VerifyCase, ...]] | None:
+    """The model, and the case as each of its layers has it; None where the backend takes no such case, or
+    where it is too long.
 
     A windowed case has a full layer between two windowed ones, where pages that no window reaches have
-    not been given back.
+    not been given back. `times`: all these layers so often, one after another.
     """
+    columns = sum(request.prefix_len + request.num_nodes for request in trial.case.requests)
+    if columns > _MOST_COLUMNS:
+        return None
     case, refusal = trial.case, trial.backend.capabilities.refusal
     plain = replace(case.shape, sinks=False, alibi=False, kv_dtype=None)
     own = replace(case, shape=plain)
@@ -94,6 +95,7 @@ def _layers_of(trial: Trial) -> tuple[TargetModel, tuple[VerifyCase, ...]] | Non
         full = replace(own, shape=replace(plain, visibility=Full()))
         if refusal(full, trial.options.device) is None:
             of_layer = own, full, own
+    of_layer *= times
     model = TargetModel(
         heads=plain.num_q_heads, kv_heads=plain.num_kv_heads, head_dim=plain.head_dim,
         v_head_dim=plain.v_head_dim, layers=len(of_layer), rotary=plain.rotary, scale=plain.scale,
@@ -103,8 +105,8 @@ def _layers_of(trial: Trial) -> tuple[TargetModel, tuple[VerifyCase, ...]] | Non
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """Layers of one kind run on an object of their own, as engines have one for each: what it built, and
+class Kind:
+    """Layers of one kind, run on an object of their own, as engines have one for each: what it built, and
     the one plan of the step."""
 
     scene: Scene
@@ -117,7 +119,7 @@ class _Kind:
 def _judge(trial: Trial, model: TargetModel, of_layer: Sequence[VerifyCase]) -> None:
     kinds = {case: _planned(trial, case) for case in dict.fromkeys(of_layer)}
     try:
-        runs, logits = _forward(trial, model, [kinds[case] for case in of_layer])
+        runs, logits = forward(trial, model, [kinds[case] for case in of_layer])
     finally:
         for kind in kinds.values():
             close(trial, kind.instance)
@@ -149,18 +151,22 @@ def _judge_outputs(
         )
 
 
-def _planned(trial: Trial, case: VerifyCase) -> _Kind:
+def _planned(trial: Trial, case: VerifyCase) -> Kind:
     scene, made = staged(case, trial.options.device)
     instance = trial.call("plan", trial.backend.make)
-    x = build(trial, instance, scene, made).x
-    seen = garble(x, trial.backend.consumes, case.seed)
+    return planned(trial, scene, instance, build(trial, instance, scene, made).x)
+
+
+def planned(trial: Trial, scene: Scene, instance: Any, x: VerifyInput) -> Kind:
+    """What was built, planned once for the step."""
+    seen = garble(x, trial.backend.consumes, scene.case.seed)
     plan = getattr(instance, "plan", None)
     state = seen if plan is None else trial.call("plan", plan, seen)
-    return _Kind(scene, instance, x, seen, state)
+    return Kind(scene, instance, x, seen, state)
 
 
-def _forward(
-    trial: Trial, model: TargetModel, kinds: Sequence[_Kind]
+def forward(
+    trial: Trial, model: TargetModel, kinds: Sequence[Kind]
 ) -> tuple[list[LayerRun], Tensor]:
     """Every layer's launch, and the logits (T, vocabulary)."""
     held = _held(trial.case, model, trial.case.shape.dtype)

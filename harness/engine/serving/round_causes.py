@@ -61,7 +61,7 @@ def _ways(
     """A round, and how it and further cases are looked at."""
     for case in cases[: -_LAST - 1 : -1]:
         for shaped in _kinds(case):
-            yield shaped, lambda one: observe(one, backend, options)
+            yield shaped, lambda one: observe(one, backend, options, layers=True)
     for number in range(len(cases) - 1, max(0, len(cases) - _LAST), -1):
         of_kinds = map(_kinds, (cases[number], cases[number - 1], cases[0]))
         for case, last, first in zip(*of_kinds, strict=True):
@@ -103,4 +103,6 @@ def _shorter(case: VerifyCase) -> VerifyCase:
 
 def _may_show(failure: Failure, seen: Observation, wrong: Sequence[str]) -> bool:
     """Whether what is wrong may be what failed: it is of its stage, or of what is built for that."""
-    return bool({"again", *behind(failure, seen)}.intersection(wrong))
+    groups = behind(failure, seen)
+    after = {group for one in seen.found.get("again", ()) for group in one.wrong}
+    return not groups.isdisjoint(after.union(wrong))
