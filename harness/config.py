@@ -144,6 +144,10 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("fail-fast", "fail_fast", _flag, "", "stop at the first failure"),
     Setting("reduce", "reduce", _flag, "", "look for the smallest failing case"),
+    Setting(
+        "sanitize", "sanitize", _flag, "",
+        "run failing cases again under NVIDIA's compute-sanitizer, which names kernel and address",
+    ),
 )  # fmt: skip
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 

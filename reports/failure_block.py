@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.event import Checked, Diagnosed
+from treeproof.contract.event import Checked, Diagnosed, Sanitized
 from treeproof.contract.failure import Failure
 from treeproof.properties.expected import expected_reads
 from treeproof.reports.case_sheet import count, summary
@@ -19,12 +19,14 @@ from treeproof.reports.cause import cause_text
 from treeproof.reports.console import MAX_WIDTH, command, fitted, prose
 from treeproof.reports.drawing import bracket, draw_request
 from treeproof.reports.recovered import recovered_lines
+from treeproof.reports.sanitized import sanitized_lines
 from treeproof.reports.script_lines import script_lines
 from treeproof.reports.text import shown
 from treeproof.reports.visibility import legend, visibility_lines
 
 MAX_LINES = 40
 _TREE, _ROWS, _STEPS = 14, 6, 12
+_SANITIZED = 3
 """Lines for the tree, for rows whose keys differ and for a script; the rest of the 40 is for words."""
 
 
@@ -48,6 +50,8 @@ class Explained:
     """Aspects of the case that this failure does not need, with the values it was seen at."""
     diagnosed: Diagnosed | None = None
     """Its cause; None where it was not looked for or no evidence shows it."""
+    sanitized: Sanitized | None = None
+    """What compute-sanitizer said; None where it was not asked."""
 
 
 def failure_block(what: Explained) -> list[Text]:
@@ -63,6 +67,8 @@ def failure_block(what: Explained) -> list[Text]:
         lines += [prose(f"  {part}") for part in _wrapped(cause_text(what.diagnosed), 3)]
     elif failure.cause:
         lines += [prose(f"  {part}") for part in _wrapped(f"likely cause: {failure.cause}", 2)]
+    for said in () if what.sanitized is None else sanitized_lines(what.sanitized)[:_SANITIZED]:
+        lines += [prose(f"  {part}") for part in _wrapped(said, 4)]
     if what.case is not None:
         lines += _case_part(what, what.case)
     margin = what.checked.margin if what.checked else None

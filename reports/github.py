@@ -14,6 +14,7 @@ from treeproof.reports.ledger_lines import entry_words
 from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
+from treeproof.reports.sanitized import sanitized_lines
 from treeproof.reports.terminal import figures, last_words, replay_command
 from treeproof.reports.text import printable, shown
 
@@ -124,6 +125,8 @@ def _failure(run: Run, group: FailureGroup) -> list[str]:
     ]
     if group.diagnosed is not None:
         lines += [_text(cause_text(group.diagnosed)), ""]
+    if group.sanitized is not None:
+        lines += [text for line in sanitized_lines(group.sanitized) for text in (_text(line), "")]
     return [*lines, f"    {shown(replay_command(run, group))}"]
 
 

@@ -18,6 +18,7 @@ from treeproof.reports.cause import cause_text
 from treeproof.reports.left_lines import left_words
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
+from treeproof.reports.sanitized import sanitized_lines
 from treeproof.reports.terminal import replay_command
 from treeproof.reports.text import shown
 
@@ -92,6 +93,8 @@ def _said(run: Run, group: FailureGroup) -> str:
     lines += [shown(group.failure.message)]
     if group.diagnosed is not None:
         lines.append(cause_text(group.diagnosed))
+    if group.sanitized is not None:
+        lines += map(shown, sanitized_lines(group.sanitized))
     return "\n".join([*lines, replay_command(run, group)])
 
 

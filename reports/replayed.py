@@ -29,6 +29,7 @@ def replay_lines(done: Replay, reproducer: Reproducer, replay: str) -> list[Text
             checked=done.checked,
             checks=1,
             replay=replay,
+            sanitized=done.sanitized,
         )
     )
     return [*lines, Text(""), *block]

@@ -197,6 +197,7 @@ def explained(run: Run, group: FailureGroup) -> Explained:
         reduction=reduction(run, group),
         varies=varies(run, group),
         diagnosed=group.diagnosed,
+        sanitized=group.sanitized,
     )
 
 

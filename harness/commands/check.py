@@ -31,6 +31,7 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
     treeproof check --trees shapes.json --prefix 0 --prefix 4096
     treeproof check my_kernel.py --identity visibility --profile nightly --time 30m
     treeproof check my_kernel.py --in-process -x        then put a breakpoint into it
+    treeproof check my_kernel.py --device cuda --sanitize    which kernel reads out of bounds
 
     The same seed draws the same cases, whatever the number of workers. Settings may stand in
     [tool.treeproof] of pyproject.toml under the names of the options; an option wins over it.

@@ -14,6 +14,7 @@ from treeproof.commands.interrupt import interruptible
 from treeproof.commands.leave_reports import leave_reports
 from treeproof.commands.of_campaign import require_campaign, run_campaign, seeded
 from treeproof.commands.options import PATH, run_options, soak_settings
+from treeproof.config import ConfigError
 
 
 @click.command(epilog=EXIT_CODES)
@@ -32,6 +33,7 @@ from treeproof.commands.options import PATH, run_options, soak_settings
 @run_options(
     "examples", "backend", "identity", "time", "profile", "dtype", "seed", "device", "ledger", "run-dir",
     "workers", "launch-timeout", "fail-fast", "reduce", "shard", "report", "junit",
+    "sanitize",
 )  # fmt: skip
 def fuzz(targets: tuple[str, ...], campaign: Path | None, **options: Any) -> int:
     """Draw new cases until the time is over.
@@ -53,6 +55,10 @@ def fuzz(targets: tuple[str, ...], campaign: Path | None, **options: Any) -> int
     """
     settings = soak_settings(options, targets, BUILT_IN)
     require_known(settings.backends)
+    if campaign is not None and settings.sanitize:
+        raise ConfigError(
+            "--campaign: replay what it finds with --sanitize, which it cannot itself"
+        )
     if campaign is None:
         require_campaign(options)
     else:

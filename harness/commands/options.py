@@ -52,6 +52,8 @@ def _option(setting: Setting, default: str) -> Callable[[F], F]:
     if setting.key == "reduce":
         text = "Keep failing cases as they were drawn instead of looking for the smallest."
         return click.option("--no-reduce", setting.field, flag_value=False, default=None, help=text)
+    if setting.key == "sanitize":
+        return click.option(name, setting.field, is_flag=True, default=None, help=text)
     names = ("-n", name) if setting.key == "workers" else (name,)
     return click.option(
         *names, setting.field, metavar=setting.metavar, multiple=setting.many, help=text
@@ -106,7 +108,7 @@ def settings_of_case(
     """Settings for one case on one backend, on the device that it failed on unless one is given.
 
     Where to write comes from the command line alone: in a configuration file it is the place of a
-    gate's run and reports, which stay as they are.
+    gate's run and reports, which stay as they are. So does whether to sanitize, which a CPU cannot.
     """
     settings, given = settings_from(options, (reference,)), given_settings(options)
     return replace(
@@ -115,6 +117,7 @@ def settings_of_case(
         report_dir=given.get("report_dir"),
         junit=given.get("junit"),
         run_dir=given.get("run_dir"),
+        sanitize=given.get("sanitize", False),
     )
 
 

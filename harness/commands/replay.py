@@ -20,18 +20,20 @@ from treeproof.contract.wire import FileError
 @click.command()
 @CASE_FILE
 @BACKEND
-@run_options("device", "launch-timeout", "report", "junit", "run-dir")
+@run_options("device", "launch-timeout", "report", "junit", "run-dir", "sanitize")
 def replay(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
     """Run a failure again: FIXED or FAILED?
 
     Exit code 0: fixed; 1: it fails still; 2: ERROR, it could not be found out. A case file never
     makes code be imported, so a backend that is a file is given with --backend. It runs on the
-    device that it failed on, unless another is given. With --report or --junit it is kept as a run.
+    device that it failed on, unless another is given. With --report, --junit or --sanitize it is kept as a
+    run.
 
     \b
     treeproof replay .treeproof/runs/RUN/failures/cascade-kv-stray-write.json
     treeproof replay failure.json --backend my_kernel.py
     treeproof replay failure.json --backend my_kernel.py --in-process
+    treeproof replay failure.json --backend my_kernel.py --device cuda --sanitize
     """
     _, reproducer = read_case(case_file)
     reference = backend_for(case_file, reproducer, backend)
@@ -44,7 +46,7 @@ def replay(case_file: Path, backend: str | None, device: str | None, **options: 
 
     words = ["treeproof", "replay", str(case_file), *(["--backend", backend] if backend else [])]
     told = partial(replay_lines, reproducer=reproducer, replay=shlex.join(words))
-    if settings.report_dir is None and settings.junit is None:
+    if settings.report_dir is None and settings.junit is None and not settings.sanitize:
         done = engine.replay(
             reproducer,
             reference,
@@ -62,6 +64,7 @@ def replay(case_file: Path, backend: str | None, device: str | None, **options: 
                 launch_timeout=settings.launch_timeout,
                 in_process=settings.workers == 0,
                 run_dir=settings.run_dir,
+                sanitize=settings.sanitize,
             )
         write(open_console(), told(done))
         leave_reports([run], settings.report_dir, settings.junit)

@@ -138,6 +138,31 @@ class Diagnosed(_Event, frozen=True, tag="diagnosed"):
     seconds: float = 0.0
 
 
+class Invalid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that compute-sanitizer saw, in its words. `kernel` empty: a call of the host's failed."""
+
+    what: str
+    kernel: str = ""
+    at: str = ""
+    """File and line, where it knows them."""
+    thread: str = ""
+    block: str = ""
+    address: str = ""
+    """Where the address lies, beside which allocation."""
+    times: int = 1
+
+
+class Sanitized(_Event, frozen=True, tag="sanitized"):
+    """A failing case was run again under compute-sanitizer."""
+
+    case: str
+    backend: str
+    findings: tuple[Invalid, ...]
+    said: str = ""
+    """Why there are no findings."""
+    seconds: float = 0.0
+
+
 class Read(msgspec.Struct, frozen=True, kw_only=True):
     """What one row was seen, or told, to read."""
 
@@ -262,6 +287,7 @@ Event = (
     | WorkerLost
     | Reduced
     | Diagnosed
+    | Sanitized
     | Shown
     | Tolerated
     | Covered

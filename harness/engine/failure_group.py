@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from treeproof.contract.event import Checked, Diagnosed, Reduced
+from treeproof.contract.event import Checked, Diagnosed, Reduced, Sanitized
 from treeproof.contract.failure import Failure, Identity
 from treeproof.engine.gathered import Key
 
@@ -30,6 +30,8 @@ class FailureGroup:
     reduced: Reduced | None = None
     diagnosed: Diagnosed | None = None
     """Its cause, where evidence of it could be gathered; `failure.cause` is its name."""
+    sanitized: Sanitized | None = None
+    """What compute-sanitizer said of the case, where it was asked."""
     reproducer: Path | None = None
     """None while the run is not finished."""
 

@@ -19,6 +19,7 @@ from treeproof.contract.event import (
     Halved,
     Left,
     Reduced,
+    Sanitized,
     Shown,
     Tolerated,
     WorkerLost,
@@ -50,6 +51,7 @@ class Gathered:
     shown: dict[Check, Place] = field(default_factory=dict)
     reduced: dict[tuple[str, str, str], Reduced] = field(default_factory=dict)
     diagnosed: dict[tuple[str, str, str], Diagnosed] = field(default_factory=dict)
+    sanitized: dict[Check, Sanitized] = field(default_factory=dict)
     tolerated: dict[Check, frozenset[int]] = field(default_factory=dict)
     """Entries of the ledger that a failure of the check was held to be."""
     covered: Counter[int] = field(default_factory=Counter)
@@ -89,6 +91,8 @@ class Gathered:
             self.diagnosed[event.backend, event.identity, event.kind] = event
         elif isinstance(event, Shown):
             self.shown[event.case, event.backend] = place
+        elif isinstance(event, Sanitized):
+            self.sanitized[event.case, event.backend] = event
         elif isinstance(event, Tolerated):
             check = event.case, event.backend
             entries = self.tolerated.get(check, frozenset()) | {event.entry}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from treeproof.contract.backend import BackendUnavailable
-from treeproof.contract.event import Checked
+from treeproof.contract.event import Checked, Sanitized
 from treeproof.contract.failure import Failure
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import Reproducer
@@ -34,6 +34,8 @@ class Replay:
     outcome: Outcome
     detail: str
     checked: Checked | None = None
+    sanitized: Sanitized | None = None
+    """What compute-sanitizer said, where it was asked and the case fails."""
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -77,11 +79,13 @@ def replay_as_run(
     launch_timeout: float = 60.0,
     in_process: bool = False,
     run_dir: Path | None = None,
+    sanitize: bool = False,
     checker: str = CHECKER,
 ) -> tuple[Replay, Run]:
     """The same as a run of its own, from which reports can be made; its folder is `run_dir` or a new one.
+    `sanitize`: and under compute-sanitizer, where it fails.
 
-    Raises BackendError where the backend is not there.
+    Raises BackendError where the backend is not there, SettingsError where compute-sanitizer is not.
     """
     settings = RunSettings(
         backends=(backend,),
@@ -90,6 +94,7 @@ def replay_as_run(
         workers=0 if in_process else 1,
         seed=reproducer.seed,
         run_dir=run_dir,
+        sanitize=sanitize,
         reduce=False,
         store=None,
     )
@@ -97,7 +102,9 @@ def replay_as_run(
     if not found.checks:
         reason = found.finished.reason if found.finished is not None else ""
         return Replay(Outcome.ERROR, "; ".join(filter(None, (*found.missing, reason)))), found
-    return _judge(reproducer, found.whole(found.checks[0])), found
+    check = found.checks[0]
+    sanitized = found.found.sanitized.get((check.case, check.backend))
+    return replace(_judge(reproducer, found.whole(check)), sanitized=sanitized), found
 
 
 def _judge(reproducer: Reproducer, checked: Checked) -> Replay:

@@ -27,6 +27,7 @@ from treeproof.engine.ledger import Ledger
 from treeproof.engine.loss import MALFORMED, Lost, events_of_loss, not_checked
 from treeproof.engine.representatives import keep_failures, reduce_failures
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+from treeproof.engine.sanitizer import require_sanitizer, sanitize_failures
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import FailureStore
 from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run
@@ -71,6 +72,7 @@ def run(
     `checker` is the module that holds `check_case` and `CheckOptions`. Raises BackendError,
     SettingsError or FileError where the run cannot begin; what happens later is in the result.
     """
+    require_sanitizer(settings)
     folder = new_folder(settings)
     ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
     store = None if settings.store is None else FailureStore(settings.store)
@@ -96,6 +98,7 @@ def run(
     finally:
         pool.stop()
     keep_failures(Run.read(folder.path), store, saved)
+    session.sanitize()
     session.keep_coverage(known, digests)
     session.finish()
     return Run.read(folder.path)
@@ -196,6 +199,16 @@ class _Session:
             so_far = Run.read(self.folder.path)
             self._tell("looking for the causes of", so_far)
             explain_failures(so_far, self.pool, self.backends, self.settings, self.emit)
+
+    def sanitize(self) -> None:
+        """Once all workers are gone: what is run under it has the GPU to itself."""
+        if self.settings.sanitize and self.exit_code is None:
+            so_far = Run.read(self.folder.path)
+            self._tell("running under compute-sanitizer", so_far)
+            try:
+                sanitize_failures(so_far, self.settings, self.emit)
+            except KeyboardInterrupt:
+                self.exit_code, self.reason = INTERRUPTED, "interrupted"
 
     def _tell(self, does: str, so_far: Run) -> None:
         count = len(so_far.failures)

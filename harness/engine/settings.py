@@ -42,7 +42,8 @@ class RunSettings:
     failures; None tolerates nothing. `endless`: cases are drawn until `time_limit` or, with
     `fail_fast`, the first failure; those that pass are not kept on disk. `units`: of what is drawn without an end,
     so many units from this one on and no others. `shard`: the part of what is
-    drawn that this run checks; saved failures of `store` are all replayed. `report_dir`, `junit`: where reports go besides the run's folder.
+    drawn that this run checks; saved failures of `store` are all replayed. `sanitize`: failing cases are run
+    again under compute-sanitizer. `report_dir`, `junit`: where reports go besides the run's folder.
     """
 
     backends: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class RunSettings:
     launch_timeout: float = 60.0
     fail_fast: bool = False
     reduce: bool = True
+    sanitize: bool = False
     run_dir: Path | None = None
     store: Path | None = Path(".treeproof")
     ledger: Path | None = None

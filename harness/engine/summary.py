@@ -259,6 +259,7 @@ class Run:
             read=read,
             reduced=reduced,
             diagnosed=diagnosed,
+            sanitized=self.found.sanitized.get((checked.case, backend)),
             reproducer=path if path.exists() else None,
         )
 

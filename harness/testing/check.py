@@ -31,6 +31,7 @@ class RunOptions(TypedDict, total=False):
     launch_timeout: float
     fail_fast: bool
     reduce: bool
+    sanitize: bool
     run_dir: str | Path | None
     store: str | Path | None
     ledger: str | Path | None

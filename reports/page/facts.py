@@ -25,6 +25,7 @@ from treeproof.reports.page.drawing import drawing_of
 from treeproof.reports.page.original import original_drawn, original_of
 from treeproof.reports.page.rounds import rounds_of
 from treeproof.reports.run_names import of_run, run_names
+from treeproof.reports.sanitized import sanitized_lines
 from treeproof.reports.script_lines import script_lines
 from treeproof.reports.terminal import figures, last_words, reduction, replay_command
 from treeproof.reports.text import printable, shown
@@ -49,6 +50,8 @@ class Block:
     actual: str
     checks: int
     cause: str
+    sanitized: tuple[str, ...]
+    """What compute-sanitizer said."""
     case: str
     """Size of the case, and how it was reduced."""
     varies: str
@@ -279,6 +282,7 @@ def _block(
         actual=shown(failure.actual),
         checks=group.checks,
         cause=shown(_cause(group.diagnosed, failure)),
+        sanitized=_sanitized(group),
         case=size,
         varies=varies_freely(original, case) if original and case else "",
         replay=printable(replay_command(run, group)),
@@ -292,6 +296,11 @@ def _cause(diagnosed: Diagnosed | None, failure: Failure) -> str:
     if diagnosed is not None:
         return cause_text(diagnosed)
     return f"likely cause: {failure.cause}" if failure.cause else ""
+
+
+def _sanitized(group: FailureGroup) -> tuple[str, ...]:
+    lines = [] if group.sanitized is None else sanitized_lines(group.sanitized)
+    return tuple(map(shown, lines))
 
 
 def _further_commands(run: Run, group: FailureGroup) -> dict[str, Any]:
