@@ -20,8 +20,9 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 18
-"""Elements of K that one chunk of rows may gather: bounds the memory of long suffixes."""
+_GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
+"""Elements of K that a chunk of rows gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
+would wait for the host between so small ones."""
 
 
 @register(
@@ -345,7 +346,7 @@ def _suffix_pass(
     begin, indices = _built(x.kv_indptr)[:-1] + _built(x.kv_start), _built(x.kv_indices)
     lengths = _built(x.kv_indptr)[1:] - begin
     longest = int(lengths.max())
-    chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
+    chunk = max(1, _GATHERED[q.device.type] // (longest * k_cache[0].numel()))
     out = q.new_empty(*q.shape[:3], v_cache.shape[2])
     lse = q.new_empty(q.shape[:3])
     step = torch.arange(longest, device=q.device)

@@ -16,8 +16,9 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 18
-"""Elements of K that one chunk of rows gathers: 1 MiB in float32, which stays in a core's cache."""
+_GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
+"""Elements of K that a chunk of rows gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
+would wait for the host between so small ones."""
 
 
 @register(
@@ -96,7 +97,7 @@ class PageTable:
         # By the width of the table and not by what is in it: a captured launch has no other.
         longest = min(table.shape[1], x.shape.window or table.shape[1])
         step = torch.arange(longest, device=q.device)
-        chunk = max(1, _GATHERED // (longest * k_cache[0].numel()))
+        chunk = max(1, _GATHERED[q.device.type] // (longest * k_cache[0].numel()))
         read = []
         for start in range(0, len(q), chunk):
             own = slice(start, start + chunk)

@@ -17,8 +17,9 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
 
-_GATHERED = 1 << 18
-"""Elements of K gathered at once: 1 MiB in float32, which stays in a core's cache."""
+_GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
+"""Elements of K that a chunk of rows gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
+would wait for the host between so small ones."""
 
 
 @register(
@@ -106,7 +107,7 @@ class SwaWindow:
             buckets.setdefault(size, []).append(row)
         for size, bucket in buckets.items():
             step = torch.arange(size, device=q.device)
-            chunk = max(1, _GATHERED // (size * k_cache[0].numel()))
+            chunk = max(1, _GATHERED[q.device.type] // (size * k_cache[0].numel()))
             for rows in torch.split(torch.tensor(bucket, device=q.device), chunk):
                 slots = indices[begin[rows, None] + step]
                 out[rows], lse[rows] = _attend_lists(x, q[rows], slots, k_cache, v_cache)

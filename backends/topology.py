@@ -23,8 +23,9 @@ from treeproof.contract.registry import register
 from treeproof.contract.sampling import Sampling
 from treeproof.contract.stopping import Finished, StopRules
 
-_GATHERED = 1 << 18
-"""Elements of K that the paths of one chunk of rows gather: bounds the memory of deep trees."""
+_GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
+"""Elements of K that a chunk of rows gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
+would wait for the host between so small ones."""
 
 
 @register(
@@ -121,7 +122,9 @@ class Topology:
             depth = torch.tensor([len(paths[row]) - 1 for row in sorted(paths)], device=q.device)
             logical = torch.cat([torch.arange(prefix, device=q.device), prefix + depth])
             longest = max(map(len, lists))
-            for own in _chunks(len(lists), longest * k_cache[0].numel()):
+            chunk = max(1, _GATHERED[q.device.type] // (longest * k_cache[0].numel()))
+            for first in range(0, len(lists), chunk):
+                own = slice(first, first + chunk)
                 # A list is filled up in front with the row's own column, its last, at weight 0.
                 padding = [longest - len(listed) for listed in lists[own]]
                 filled = [
@@ -249,12 +252,6 @@ def _columns(
         for start, path in zip(starts, paths, strict=True)
     ]
     return shared, lists
-
-
-def _chunks(rows: int, elements: int) -> Iterator[slice]:
-    """Consecutive rows, as many as together gather `_GATHERED` elements of K, `elements` a row."""
-    chunk = max(1, _GATHERED // elements)
-    return (slice(i, i + chunk) for i in range(0, rows, chunk))
 
 
 def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:

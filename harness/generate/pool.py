@@ -102,13 +102,16 @@ def _parent_list(
     requests = len(case.requests)
     if steps == 1:
         return torch.empty(requests, 0, dtype=torch.int64, device=device)
-    request = np.arange(requests, dtype=np.uint64)[:, None]
-    words = hash_words(address_hash(case.seed, _FREE_CELLS), request)
-    free = hash_words(words, np.arange(topk * (steps - 1) + 1, dtype=np.uint64)).view(np.int64)
+    # Where the list is to be: in a large batch most of it is made up.
+    request = torch.arange(requests, device=device)[:, None]
+    cell = torch.arange(topk * (steps - 1) + 1, device=device)
+    free = hash_tensor(case.seed, _FREE_CELLS, request, cell)
     parent_list = free % (pool_size(topk, steps) + 1) - 1
     reached = np.flatnonzero(embedding.cell >= 0)
-    parent_list[case.nodes.request[reached], embedding.cell[reached]] = embedding.index[reached]
-    return sent(parent_list, device)
+    of_nodes = case.nodes.request[reached], embedding.cell[reached], embedding.index[reached]
+    at_request, at_cell, pool = sent(np.stack(of_nodes), device)
+    parent_list[at_request, at_cell] = pool
+    return parent_list
 
 
 def mask_garbage(case: VerifyCase, device: str) -> Tensor:
