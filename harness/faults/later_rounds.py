@@ -137,13 +137,14 @@ class _Late:
     smallest: Any
     sources: tuple[str, ...] = ()
     larger: str = ""
+    cause: str = "of-an-earlier-round"
 
 
 _LATE: tuple[_Late, ...] = (
     _Late(
         "draft-position-moved-on", "", "draft",
         "positions are left where the phase before has moved them", ("position", "declared"),
-        _moved_on, _script(*_rounds(0, 0)), ("B012", "sgl-project/sglang#25015"),
+        _moved_on, _script(*_rounds(0, 0)), ("B012", "sgl-project/sglang#25015"), cause="unknown",
     ),
     _Late(
         "draft-slots-of-first-round", "", "draft",
@@ -170,7 +171,7 @@ _LATE: tuple[_Late, ...] = (
         "counts-of-refused-drafts", "", "process",
         "drafts that were refused stay counted", ("output", "measured"),
         _drafts_counted, _script(*_rounds(0, 0), tree=(-1, 0), params=Params(frequency=1.0)),
-        ("B063", "sgl-project/sglang#33643"),
+        ("B063", "sgl-project/sglang#33643"), cause="unknown",
     ),
     _Late(
         "grammar-of-first-round", "", "process",
@@ -215,7 +216,7 @@ FAULTS = tuple(
         stage=late.stage,
         identity=late.check[0],
         evidence=late.check[1],
-        cause="unknown",
+        cause=late.cause,
         smallest=late.smallest,
         larger=late.larger,
         plant=_plant(late.stage, late.wrong),

@@ -16,6 +16,7 @@ from treeproof.contract.event import Acceptance, Checked, Generated, Way
 from treeproof.contract.failure import Cell, Evidence, Failure, Identity, Recovered
 from treeproof.contract.kernels import Kernel
 from treeproof.contract.registry import Backend
+from treeproof.diagnosis.earlier_rounds import StageCall
 from treeproof.engine.accepted import together
 from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
@@ -40,7 +41,8 @@ class Trial:
     data. `stage` is the one that ran last, `probe` the probe that is at work. `borrowed` are the
     reference's stages that the backend called inside its own. `lent` are the stages of a script's rounds
     that the reference served, each with the reason. `kernels` are those that it names and
-    that were seen.
+    that were seen. `heard` is told of every call of a stage in a script's rounds,
+    where anybody asks.
     """
 
     backend: Backend
@@ -61,6 +63,7 @@ class Trial:
     broken: str = ""
     stage: str = ""
     probe: str = ""
+    heard: Callable[[StageCall], None] | None = None
     cells: list[Cell] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     recovered: list[Callable[[], Recovered]] = field(default_factory=list)

@@ -36,6 +36,11 @@ class Batch:
     def ready(self) -> list[Served]:
         return [one for one in self.served if one is not None]
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of each line, the request; -1 where it is nobody's."""
+        return tuple(-1 if one is None else one.number for one in self.served)
+
     def stop(self, b: int) -> int | None:
         """Tokens after which a request of the batch is stopped in this round."""
         return self.turns[b].stop if b < len(self.turns) else None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
+from functools import partial
+
+from msgspec.structs import replace
+
 from treeproof.backends import reference
+from treeproof.contract.case import VerifyCase
 from treeproof.contract.inputs import Accepted, Committed, VerifyInput
+from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.ends import stop_at
 from treeproof.engine.serving.memory import Memory
-from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.stage import ask, judged, tell
 from treeproof.engine.serving.step import Step
 from treeproof.properties import contract, extending, kv
+from treeproof.properties.extending import Found
+from treeproof.properties.scene import Scene
 from treeproof.properties.traversal import Prediction
 
 
@@ -48,5 +57,29 @@ def extend(
     result = ask(trial, "extend", seen, accepted, hidden, first=step.first)
     done = extending.valid_extended(result, step.scene, step.made.spec_steps, hidden)
     found = extending.recover_extended(done, step.scene, prediction)
+    wrong = partial(_wrong, step.scene, prediction, found)
+    tell(trial, "extend", step.numbers, _boundaries(step.case), found, wrong)
     for identity, evidence, failures in extending.judge_extended(step.scene, prediction, found):
         judged(trial, identity, evidence, "extend", failures)
+
+
+_WRONG = {
+    "wrong-hidden-row": "rows", "wrong-next-token": "tokens", "wrong-draft-position": "positions",
+    "drafted-key-kept": "slots", "wrong-draft-slot": "slots",
+}  # fmt: skip
+"""What is wrong of an entry, by the kind of failure."""
+
+
+def _boundaries(case: VerifyCase) -> Named:
+    return {"boundaries": tuple(request.prefix_len for request in case.requests)}
+
+
+def _wrong(scene: Scene, prediction: Prediction, found: Found, given: Named) -> frozenset[str]:
+    """If the path began there."""
+    requests = tuple(
+        replace(request, prefix_len=start, prefix_tokens=())
+        for request, start in zip(scene.case.requests, given["boundaries"], strict=True)
+    )
+    other = replaced(scene, case=replace(scene.case, requests=requests))
+    verdicts = extending.judge_extended(other, prediction, found)
+    return frozenset(_WRONG[failure.kind] for *_, failures in verdicts for failure in failures)

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from treeproof.contract.counter import address_hash
 from treeproof.contract.drafting import DraftStep
+from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.checks.drafts import LaidOut, made_by
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.batch import Batch, of_round
 from treeproof.engine.serving.memory import Memory
-from treeproof.engine.serving.stage import judged
+from treeproof.engine.serving.stage import judged, tell
 from treeproof.generate.drafting import DraftScene, served_columns, served_dims
 
 _WORD = 704  # address word of what the drafter writes
@@ -27,11 +28,33 @@ def draft(trial: Trial, batch: Batch, memory: Memory, seed: int) -> None:
     scene = _scene(batch, memory)
     given = _step(scene, memory)
     laid = LaidOut(scene, given, *made_by(trial, scene, given), memory.drafter)
+    tell(trial, "draft", batch.numbers, {}, _gave(laid), lambda given: _wrong(laid))
     for identity, evidence, failures in laid.verdicts():
         if failures is not None:
             judged(trial, identity, evidence, "draft", failures)
     slots = torch.from_numpy(laid.slots.ravel()).to(memory.device)
     memory.write_drafter(slots, [address_hash(seed, _WORD, i) for i in range(len(slots))])
+
+
+def _gave(laid: LaidOut) -> Named:
+    """Of each request its branches, step by step."""
+    found = {}
+    for name, field in (("positions", "positions"), ("slots", "out_cache_loc")):
+        if field in laid.made:
+            grid = laid.made[field]
+            steps = grid.reshape(len(grid), -1, laid.scene.topk).transpose(0, 1)
+            found[name] = tuple(tuple(map(tuple, own)) for own in steps.tolist())
+    return found
+
+
+def _wrong(laid: LaidOut) -> frozenset[str]:
+    """Where slots are wrong, what is read is not looked at: it is told by them."""
+    names = {"position": "positions", "kv": "slots", "visibility": "lists"}
+    found: set[str] = set()
+    for identity, _, failures in laid.verdicts():
+        if failures and "slots" not in found:
+            found.add(names[identity])
+    return frozenset(found)
 
 
 def _scene(batch: Batch, memory: Memory) -> DraftScene:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Accepted
 from treeproof.contract.stopping import StopRules
+from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.params import ending, pieces
-from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.stage import ask, judged, tell
 from treeproof.engine.serving.step import Step
 from treeproof.oracles.served import Ending, served
 from treeproof.properties.finishing import judge_served
@@ -40,18 +43,47 @@ def finish(
         rules = _rules(endings, vocab, accepted.tokens.device)
         result = ask(trial, "finish", accepted, rules, first=step.first)
         done = valid_finished(result, len(endings), accepted.tokens.shape[1])
-        made = zip(done.tokens.tolist(), done.served.tolist(), done.reason.tolist(), strict=True)
-        failures = [
-            failure
-            for b, (run, end, found) in enumerate(
-                zip(prediction.emitted, endings, made, strict=True)
-            )
-            for failure in judge_served(f"request {b}", b, run, end, *found)
-        ]
+        made = done.tokens.tolist(), done.served.tolist(), done.reason.tolist()
+        gave = dict(
+            zip(_WRONG.values(), (tuple(map(tuple, made[0])), *map(tuple, made[1:])), strict=True)
+        )
+
+        def judge(ends: Sequence[Ending]) -> list[Failure]:
+            lines = zip(prediction.emitted, ends, *made, strict=True)
+            return [
+                failure
+                for b, (run, end, *found) in enumerate(lines)
+                for failure in judge_served(f"request {b}", b, run, end, *found)
+            ]
+
+        def wrong(given: Named) -> frozenset[str]:
+            """If requests ended there."""
+            ends = [
+                replace(end, **{field: given[name][b][0] for name, field in _ENDS.items()})
+                for b, end in enumerate(endings)
+            ]
+            return frozenset(_WRONG[failure.kind] for failure in judge(ends))
+
+        ends = {
+            name: tuple((getattr(end, field),) for end in endings) for name, field in _ENDS.items()
+        }
+        tell(trial, "finish", step.numbers, ends, gave, wrong)
+        failures = judge(endings)
         judged(trial, "traversal", "measured", "finish", failures)
     elif any(why != "running" for _, why in right):
         trial.lends("finish")
     return [Served(len(run), why != "running") for run, why in right]
+
+
+_ENDS = {
+    "budgets": "budget",
+    "stop tokens": "stop_tokens",
+    "stop strings": "stop_strings",
+    "text served": "before",
+}
+"""What a run ends by, in the words of a cause."""
+_WRONG = {"wrong-served": "tokens", "wrong-count": "counts", "wrong-reason": "reasons"}
+"""What is wrong with a run, by the kind of failure."""
 
 
 def _rules(endings: list[Ending], vocab: int, device: torch.device) -> StopRules:

@@ -1,5 +1,5 @@
-"""Why a script fails: which one statement gives every answer of the pool or of the scheduler, or explains
-what is done in one of its rounds."""
+"""Why a script fails: which one statement gives every answer of the pool or of the scheduler, explains
+what is done in one of its rounds, or says that a stage goes by an earlier one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Diagnosed, Shown
+from treeproof.diagnosis import earlier_rounds
 from treeproof.diagnosis.diagnose import UNKNOWN, Diagnosis
 from treeproof.diagnosis.serving import (
     READS_SAMPLED,
@@ -22,6 +23,7 @@ from treeproof.diagnosis.serving import (
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.check import serve
+from treeproof.engine.serving.earlier_causes import earlier_cause
 from treeproof.engine.serving.recorded import Recorded
 from treeproof.engine.serving.round_causes import round_cause
 from treeproof.properties.holdings import Holdings
@@ -36,8 +38,8 @@ def look_script(
 ) -> tuple[tuple[Diagnosed, ...], Shown | None]:
     """The cause of what fails on this script, and its rounds, for pictures; nothing where nothing does."""
     start = time.perf_counter()
-    trial = Trial(backend, options, Scene.of(case, options.device))
     recorded = Recorded()
+    trial = Trial(backend, options, Scene.of(case, options.device), heard=recorded.hear)
     machine = serve(case, trial, recorded)
     if not trial.failures:
         return (), None
@@ -50,7 +52,11 @@ def look_script(
             found += scheduling_causes(machine.scheduling.scheduler.calls)
     of_rounds = None
     if not found and recorded.cases and trial.failures[0].stage not in _SERVING:
-        of_rounds = round_cause(recorded.cases, trial.failures[0], case.seed, backend, options)
+        failure = trial.failures[0]
+        of_rounds = round_cause(recorded.cases, failure, case.seed, backend, options)
+        if of_rounds is None or of_rounds.cause == UNKNOWN:
+            earlier = earlier_cause(case, failure.stage, recorded.calls, backend, options)
+            of_rounds = earlier or of_rounds
     picture = Shown(
         backend=backend.name,
         case=case.id,
@@ -70,6 +76,8 @@ def _diagnosed(
     rest = tuple(statement.name for statement in every if statement.name not in names)
     if of_rounds is None:
         of_rounds = Diagnosis(UNKNOWN)
+    if of_rounds.cause != earlier_rounds.NAME:
+        rest = (*rest, earlier_rounds.NAME)
     return Diagnosed(
         backend=backend.name,
         identity="",

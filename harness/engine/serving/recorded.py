@@ -6,6 +6,7 @@ import msgspec
 
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import ShownRound, ShownTurn
+from treeproof.diagnosis.earlier_rounds import StageCall
 from treeproof.engine.serving.step import Step
 from treeproof.engine.serving.verify import Done
 
@@ -21,6 +22,12 @@ class Recorded:
         self.rounds: list[ShownRound] = []
         self.cases: list[VerifyCase] = []
         """Of the same rounds, what each is as a verify step by itself."""
+        self.calls: list[StageCall] = []
+        """Of all rounds, what stages were given and gave."""
+
+    def hear(self, call: StageCall) -> None:
+        """Of a stage, before it is judged."""
+        self.calls.append(call)
 
     def begin(self, number: int, made: Step) -> None:
         """Step `number` of the script is a round: trees are drafted, and slots reserved."""

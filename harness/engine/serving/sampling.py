@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +14,13 @@ from treeproof.backends import reference
 from treeproof.contract.counter import address_hash
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.sampling import CHAIN, Rule, Sampling
+from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.coins import Coins, any_coins, led_coins
 from treeproof.engine.serving.ends import stop_at
 from treeproof.engine.serving.processing import laws
-from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.stage import ask, judged, tell
 from treeproof.engine.serving.step import Step
 from treeproof.properties import contract
 from treeproof.properties.plans import Plan, Siblings, flat_tokens, in_order
@@ -79,6 +82,9 @@ def sample(
     index, lengths, tokens = (t.tolist() for t in (done.accept_index, done.accept_len, done.tokens))
     failures = judge_sampled(launch, index, lengths, tokens)
     if own:
+        given_lines = _lines(launch, drawn)
+        wrong = partial(_wrong, launch, drawn, (index, lengths, tokens))
+        tell(trial, "sample", step.numbers, given_lines, {}, wrong)
         due = [
             launch.due(b, tuple(run[: max(0, count)]))
             for b, (run, count) in enumerate(zip(tokens, lengths, strict=True))
@@ -94,6 +100,31 @@ def sample(
     ]
     emitted = [tuple(run[:count]) for run, count in zip(tokens, lengths, strict=True)]
     return done, Prediction((), tuple(rows), tuple(emitted))
+
+
+def _lines(launch: Sampled, drawn: Drawing) -> Named:
+    """Of each request what decides, in the words of a cause."""
+    found: dict[str, tuple[object, ...]] = {
+        "coins": tuple(tuple(own.rows.tolist()) for own in drawn.coins),
+        "last coins": tuple(launch.last.tolist()),
+    }
+    if launch.draft is not None:
+        found["drafters' laws"] = tuple(tuple(map(tuple, laws)) for laws in launch.draft.tolist())
+    return found
+
+
+def _wrong(
+    launch: Sampled, drawn: Drawing, made: tuple[list[Any], list[int], list[Any]], given: Named
+) -> frozenset[str]:
+    """If it had been given these."""
+    draft = None if launch.draft is None else np.array(given["drafters' laws"], np.float32)
+    other = replace(
+        launch,
+        coins=np.concatenate([np.array(line, np.float32) for line in given["coins"]]),
+        last=np.array(given["last coins"], np.float32),
+        draft=draft,
+    )
+    return frozenset({"tokens"} if judge_sampled(other, *made) else ())
 
 
 def _launch(step: Step, probs: Tensor, drawn: Drawing) -> Sampled:

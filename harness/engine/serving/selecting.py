@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from treeproof.contract.case import Request
 from treeproof.contract.counter import permutation
 from treeproof.contract.inputs import Candidates, DraftPool, Selected
+from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.checks.trial import Trial
-from treeproof.engine.serving.stage import ask, judged
+from treeproof.engine.serving.stage import ask, judged, tell
 from treeproof.engine.serving.step import Step
 from treeproof.generate.draft_pool import draft_pool, pool_index
 from treeproof.properties.contract import valid_selected
@@ -37,6 +39,9 @@ def select(trial: Trial, step: Step) -> Candidates:
         given = Pool(tuple(lines), "what was drafted", _lines(pool, lines, device), num_rows)
         result = ask(trial, "select", given.pool, first=step.first, rest=(num_rows,))
         selected = valid_selected(result, len(lines), num_rows)
+        numbers = tuple(step.numbers[b] for b in lines)
+        wrong = partial(_wrong, given, selected)
+        tell(trial, "select", numbers, {}, _gave(selected), wrong, num_rows)
         judged(trial, "candidate", "declared", "select", judge_selected(given, selected))
         for line, b in enumerate(lines):
             listed = selected.parent_list[line, : parents.shape[1]]
@@ -45,6 +50,21 @@ def select(trial: Trial, step: Step) -> Candidates:
                 index[b, row] = selected.selected_index[line, at]
                 tokens[b, row] = selected.draft_token[line, at]
     return replace(made, parent_list=parents, selected_index=index, draft_token=tokens)
+
+
+def _gave(selected: Selected) -> Named:
+    tables = {
+        "indices": selected.selected_index,
+        "tokens": selected.draft_token,
+        "parents": selected.parent_list,
+    }
+    return {name: tuple(map(tuple, table.tolist())) for name, table in tables.items()}
+
+
+def _wrong(pool: Pool, selected: Selected, given: Named) -> frozenset[str]:
+    """A pool is what it is."""
+    names = {"wrong-token": "tokens", "wrong-parent": "parents"}
+    return frozenset(names.get(f.kind, "indices") for f in judge_selected(pool, selected))
 
 
 def _in_its_own_ids(pool: DraftPool) -> DraftPool:

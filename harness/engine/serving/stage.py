@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from treeproof.contract.failure import Evidence, Failure, Identity
+from treeproof.diagnosis.earlier_rounds import Named, StageCall
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.ends import stop_at
@@ -32,6 +33,20 @@ def judged(
     stop_at(trial, failures)
     if not trial.borrows(stage):
         trial.judged(identity, evidence, stage, ())
+
+
+def tell(
+    trial: Trial,
+    stage: str,
+    requests: tuple[int, ...],
+    given: Named,
+    gave: Named,
+    wrong: Callable[[Named], frozenset[str]],
+    alike: int = 0,
+) -> None:
+    """Of what a stage was given and gave, before it is judged: who looks for a cause is told."""
+    if trial.heard is not None:
+        trial.heard(StageCall(stage, requests, given, gave, wrong, alike))
 
 
 def ask(trial: Trial, stage: str, *values: Any, first: bool, rest: tuple[Any, ...] = ()) -> Any:

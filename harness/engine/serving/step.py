@@ -36,6 +36,11 @@ class Step:
     def case(self) -> VerifyCase:
         return self.scene.case
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Whose line of the batch each is; -1 where it is nobody's."""
+        return self.batch.numbers
+
     def of(self, shape: AttentionShape) -> Step:
         """The same round as layers of another shape have it."""
         if shape == self.case.shape:
