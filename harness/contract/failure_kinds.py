@@ -6,7 +6,7 @@ KINDS = frozenset({
     "captured-links", "captured-lengths", "captured-mask", "captured-positions", "captured-slots",
     "captured-tables", "captured-tokens", "changes-when-replayed", "not-capturable",
     "caches-unserved", "runs-too-early", "wrong-draft-input",
-    "changes-with-batch", "changes-with-branch", "changes-with-company", "changes-with-layout",
+    "changes-process", "changes-with-batch", "changes-with-branch", "changes-with-company", "changes-with-layout",
     "changes-with-padding", "changes-with-row-count", "changes-with-rows", "changes-with-siblings",
     "changes-with-stream", "commit-writes-elsewhere", "crash", "dangling-link",
     "dependent-draws", "depends-on-tail",

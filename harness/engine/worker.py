@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from treeproof.contract.backend import Backend
 from treeproof.contract.capabilities import Capabilities
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked, Diagnosed, Shown
 from treeproof.contract.failure import PROBES
 from treeproof.contract.known_failure import KnownFailure
-from treeproof.contract.registry import BackendError, BackendUnavailable, load
+from treeproof.contract.registry import BackendError, BackendUnavailable
+from treeproof.contract.registry import load as load_here
 from treeproof.engine.gpus import ANY, VISIBLE
 from treeproof.engine.in_flight import Entering, InFlight, InFlightFile, trace_path
+from treeproof.engine.process_state import restored
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.source_digest import source_digest
 from treeproof.engine.watchdog import Watch, watchdog
@@ -93,6 +96,12 @@ def initialize(device_kind: str, output: Path | None = None, gpu: str = ANY) -> 
         os.environ[VISIBLE] = gpu
     if device_kind == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def load(reference: str) -> Backend:
+    """A backend. Others run in this process, too: what its import does to it is put back."""
+    with restored():
+        return load_here(reference)
 
 
 def probe(reference: str) -> BackendMeta:

@@ -22,6 +22,7 @@ from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
 from treeproof.engine.checks.unable import OutOfMemory, unable
+from treeproof.engine.process_state import ProcessState
 from treeproof.properties.contract import mutated
 from treeproof.properties.output import Margin
 from treeproof.properties.probes.launch import Launched
@@ -127,6 +128,7 @@ class Trial:
         if stage in self.backend.stages:
             self.called.add(stage)
         token, run = used.set(frozenset()), (stage, getattr(function, "__name__", ""))
+        process = ProcessState.now()
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 result = function(*arguments)
@@ -140,8 +142,17 @@ class Trial:
             finally:
                 self.borrowed |= used.get()
                 used.reset(token)
+                self._restored(stage, process)
         self.returned.add(run)
         return result
+
+    def _restored(self, stage: str, process: ProcessState) -> None:
+        """Others run in this process as well; noted once a stage."""
+        changed = "; ".join(process.restore())
+        known = ((failure.kind, failure.stage) for failure in self.failures)
+        if changed and ("changes-process", stage) not in known:
+            said = f"{stage} changes the process that it shares with others: {changed}"
+            self.note(contract_failure("changes-process", stage, said))
 
     def lends(self, stage: str, why: str = "") -> None:
         """The reference serves a stage of a round, which it then is no evidence of."""
