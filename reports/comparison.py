@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.gathered import Key
 from treeproof.engine.summary import Run
+from treeproof.reports.run_names import of_run, run_names
+from treeproof.reports.terminal import last_words
 
 NOTABLE = 1.25
 """Margins whose quotient is above this, either way, have moved."""
@@ -25,6 +27,8 @@ class Comparison:
     """Backend, margin before, margin after, where it moved."""
     differing: tuple[str, ...]
     """What else is not the same, in words: versions, seed, profile, device."""
+    incomplete: tuple[str, ...]
+    """What one of the runs lacks, by its name: it was cut short, is damaged, or left a gap."""
 
 
 def compare(before: Run, after: Run) -> Comparison:
@@ -40,6 +44,11 @@ def compare(before: Run, after: Run) -> Comparison:
         unseen=tuple(group for group in gone if group not in judged),
         margins=tuple(_moved(before, after)),
         differing=tuple(_differing(before, after)),
+        incomplete=tuple(
+            of_run(name, line.plain.removeprefix("! "))
+            for run, name in zip((before, after), run_names((before, after)), strict=True)
+            for line in last_words(run)[:-1]
+        ),
     )
 
 

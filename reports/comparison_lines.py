@@ -24,6 +24,7 @@ def comparison_lines(found: Comparison) -> list[Text]:
     lines = (
         [prose("not the same in both: " + ", ".join(found.differing))] if found.differing else []
     )
+    lines += [prose(f"! {words}", "yellow") for words in found.incomplete]
     for name, mark, style, words in _KINDS:
         groups: Sequence[FailureGroup] = getattr(found, name)
         for group in groups:

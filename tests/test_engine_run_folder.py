@@ -82,6 +82,27 @@ def test_what_stands_before_a_damaged_line_is_read_and_the_damage_is_told(tmp_pa
     assert damage in run.missing
 
 
+@pytest.mark.parametrize("left", [0, 30, -1, None])
+def test_a_file_that_was_cut_after_the_run_is_told_and_never_clean(
+    tmp_path: Path, left: int | None
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create(make_meta())
+    path = written(folder.events_path("w0"), FIRST, SECOND)
+    size = path.stat().st_size
+    written(folder.events_path("w1"), Finished(exit_code=0, seconds=1.0, written=folder.written()))
+    assert Run.read(tmp_path).damage == ()
+    kept = b"" if left is None else path.read_bytes()[:left]
+    path.write_bytes(kept)
+    if left is None:
+        path.unlink()
+    run = Run.read(tmp_path)
+    (damage,) = run.damage
+    assert damage == f"{path}: its end is missing, {len(kept)} of {size:,} bytes are there"
+    assert damage in run.missing
+    assert run.exit_code == 3
+
+
 def test_a_run_of_a_newer_version_is_refused_and_the_version_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create(msgspec.structs.replace(make_meta(), version=2))

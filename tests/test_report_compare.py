@@ -56,3 +56,23 @@ def test_the_command_exits_1_only_for_what_is_new(tmp_path: Path) -> None:
     )
     assert back.return_value == 0
     assert "0 new, 1 still failing, 1 fixed" in back.output
+
+
+def test_a_run_that_is_not_all_there_is_named(tmp_path: Path) -> None:
+    run(tmp_path / "a", "old")
+    hurt = run(tmp_path / "b", "old")
+    with hurt.folder.events_path("w1").open("w") as stream:
+        stream.write("{\n")
+    cut = run(tmp_path / "c", "old").folder.events_path("w0")
+    cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:-1]))
+    damaged = compare(Run.read(tmp_path / "a"), Run.read(tmp_path / "b")).incomplete
+    assert [words.partition(": ")[::2] for words in damaged] == [
+        (
+            "b",
+            f"{tmp_path}/b/events-w1.ndjson: line 1: Input data was truncated; nothing behind it in this file was read",
+        )
+    ]
+    printed = CliRunner().invoke(
+        cli, ["compare", str(tmp_path / "a"), str(tmp_path / "c")], standalone_mode=False
+    )
+    assert "! c: run c was cut short" in printed.output

@@ -278,6 +278,8 @@ class Finished(_Event, frozen=True, tag="finished"):
     checking: float = 0.0
     """Seconds between the first verdict and the last: without start, imports and first compilation,
     and without the reduction of failures."""
+    written: tuple[tuple[str, int], ...] = ()
+    """Each file of events, and its bytes by then: one that holds fewer has lost its end since."""
 
 
 Event = (

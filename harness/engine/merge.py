@@ -66,7 +66,7 @@ def merge(runs: Sequence[Run], into: Path, *, lost: Sequence[str] = ()) -> Merge
         unread = [*lost, *_keep(Run.read(into))]
         code, reason = union.ending(Run.read(into), unread)
         with folder.events_path("merged").open("xb") as stream:
-            stream.write(encode_event(union.finished(code, reason)))
+            stream.write(encode_event(union.finished(code, reason, folder.written())))
     except OSError as error:
         raise FileError(f"{into}: {error.strerror or error}") from error
     return Merged(Run.read(into), union.repeated)
@@ -201,7 +201,7 @@ class _Union:
             said.append(f"other verdicts in other runs, of which all stand: {named}{more}")
         return code, "; ".join([*said, *lost])
 
-    def finished(self, code: int, reason: str) -> Finished:
+    def finished(self, code: int, reason: str, written: tuple[tuple[str, int], ...]) -> Finished:
         """Seconds are those of all runs together."""
         ends = [run.finished for run in self.runs if run.finished is not None]
         return Finished(
@@ -209,4 +209,5 @@ class _Union:
             seconds=sum(end.seconds for end in ends),
             reason=reason,
             checking=sum(end.checking for end in ends),
+            written=written,
         )

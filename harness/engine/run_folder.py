@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,20 @@ class RunFolder:
     def printed(self) -> int:
         """Bytes that backends printed."""
         return sum(path.stat().st_size for path in self.path.glob("output/*.txt"))
+
+    def written(self) -> tuple[tuple[str, int], ...]:
+        """Each file of events, and its bytes."""
+        paths = sorted(self.path.glob("events-*.ndjson"))
+        return tuple((path.name, path.stat().st_size) for path in paths)
+
+    def cut(self, written: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+        """Files of events that hold less than was written into them, in words."""
+        there = dict(self.written())
+        return tuple(
+            f"{self.path / name}: its end is missing, {there.get(name, 0):,} of {size:,} bytes are there"
+            for name, size in written
+            if there.get(name, 0) < size
+        )
 
     def case_path(self, case_id: str) -> Path:
         return self.path / "cases" / f"{case_id}.json"

@@ -231,7 +231,15 @@ class _Session:
             code = Run.read(self.folder.path).verdict
         seconds = time.monotonic() - self.started
         checking = self.last_verdict - self.first_verdict
-        self.emit(Finished(exit_code=code, seconds=seconds, reason=self.reason, checking=checking))
+        self.emit(
+            Finished(
+                exit_code=code,
+                seconds=seconds,
+                reason=self.reason,
+                checking=checking,
+                written=self.folder.written(),
+            )
+        )
 
     def _check_all(self, supply: Supply) -> str:
         """Check what the supply gives; why the rest was left, empty where nothing was."""

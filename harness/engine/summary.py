@@ -57,8 +57,13 @@ class Run:
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """Where a file of events does not read, in words; what stands before that was read."""
-        return (*self.meta.damage, *self.found.damage)
+        """Where a file of events does not read or ends too early, in words; what stands before that was
+        read."""
+        return (*self.meta.damage, *self.found.damage, *self._cut)
+
+    @cached_property
+    def _cut(self) -> tuple[str, ...]:
+        return () if self.finished is None else self.folder.cut(self.finished.written)
 
     @cached_property
     def _all_checks(self) -> dict[tuple[str, str], Checked]:

@@ -124,7 +124,8 @@ class Reporter:
         self.over = bool(found.unexpected_passes)
         keep_failures(found, store=None, saved=())
         seconds = time.monotonic() - self.run.started
-        self.run.record(Finished(exit_code=found.verdict, seconds=seconds))
+        written = self.run.folder.written()
+        self.run.record(Finished(exit_code=found.verdict, seconds=seconds, written=written))
         if settings.report_dir or settings.junit:
             from treeproof.reports.files import write_reports
 
