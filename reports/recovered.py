@@ -19,7 +19,7 @@ def recovered_lines(request: Request, b: int, recovered: Sequence[Recovered]) ->
     differing, equal, unknown, partial = [], [], [], []
     for found in recovered:
         values = _values(found, b, request.num_nodes)
-        name = f"{found.identity} ({found.evidence})"
+        name = f"{found.identity} ({found.witness})"
         pairs = [(v, d) for v, d in zip(values, _drawn(request, found.what), strict=True)]
         if all(v is None for v in values):
             unknown.append(name)
@@ -85,7 +85,7 @@ def _side_by_side(
 
 def _column(request: Request, found: Recovered, values: list[int | None]) -> tuple[str, list[str]]:
     """A recovered tree drawn; where the evidence gives no parents, its values row by row."""
-    head = f"{found.identity} ({found.evidence})"
+    head = f"{found.identity} ({found.witness})"
     if found.what == "parents":
         return head, [line.text for line in draw(values)]
     drawn = _drawn(request, found.what)
@@ -113,7 +113,7 @@ def _table(
     ]
     columns = [("", [f"row {row}" for row in rows[:MAX_ROWS]])]
     for (found, values), true in zip(differing, drawn, strict=True):
-        head = f"{found.identity} ({found.evidence}) {_WORDS[found.what]}"
+        head = f"{found.identity} ({found.witness}) {_WORDS[found.what]}"
         columns.append((head, [_said(values[row], true[row]) for row in rows[:MAX_ROWS]]))
     if more := rows[MAX_ROWS:]:
         columns[0][1].append(f"… {len(more)} more rows differ")

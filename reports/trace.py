@@ -12,7 +12,7 @@ from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import IDENTITIES, Recovered
 from treeproof.contract.ledger import SlotLedger
-from treeproof.properties.expected import expected_reads
+from treeproof.properties.expected import ancestor_rows, expected_reads
 from treeproof.reports.visibility import keys_in_words, ranges
 
 
@@ -20,7 +20,7 @@ def trace_lines(
     case: VerifyCase, request: int, row: int, checked: Checked | None = None
 ) -> list[str]:
     """The trace of row `row` of request `request`, with the backend's side where it was checked."""
-    drawn = _expected(case, request, row)
+    drawn = _in_rounds(case, request, row) if case.script else _expected(case, request, row)
     node = case.requests[request].node_of_row[row]
     path = "→".join(map(str, case.requests[request].tree.path(node)))
     lines = [f"request {request}, row {row} (node {node}, path {path}) of case {case.id}"]
@@ -29,7 +29,8 @@ def trace_lines(
     lines.append(f"  {'':<10}  expected; below it what {checked.backend} showed")
     for name, text in drawn:
         lines.append(f"  {name:<10}  {text}")
-        lines += [f"  {'':<10}  {said}" for said in _said(name, checked, request, row)]
+        for said in _said(name, checked, request, row):
+            lines += _folded(f"  {'':<10}  {said}")
     return lines + _beside(checked, request, row)
 
 
@@ -50,6 +51,23 @@ def _expected(case: VerifyCase, b: int, row: int) -> list[tuple[str, str]]:
             f"{slot} = page {slot // page}, offset {slot % page}; "
             f"logical column {request.prefix_len + row}",
         ),
+    ]
+
+
+def _in_rounds(case: VerifyCase, b: int, row: int) -> list[tuple[str, str]]:
+    """The same of every round of a script, P being what is ready of the request when it begins."""
+    request, window = case.requests[b], case.shape.window
+    depth = request.tree.depth[request.node_of_row[row]]
+    path = ranges(ancestor_rows(request, row))
+    return [
+        ("token", "last round’s bonus" if depth == 0 else "what the round drafts for it"),
+        ("position", f"P + depth {depth}, P columns being ready of the request"),
+        (
+            "keys",
+            f"columns before P, rows {path}" + (f"; the last {window} of them" if window else ""),
+        ),
+        ("links", _links(request, row)),
+        ("slot", f"that of logical column P + {row}"),
     ]
 
 
@@ -79,7 +97,7 @@ def _said(name: str, checked: Checked, b: int, row: int) -> list[str]:
     for identity in _COLUMNS[name]:
         recovered = [r for r in checked.recovered if r.identity == identity]
         for found in recovered:
-            lines.append(f"{found.evidence}: {_WORDS[found.what]} {_value(found, b, row)}")
+            lines.append(f"{found.witness}: {_WORDS[found.what]} {_value(found, b, row)}")
         for failure in checked.failures:
             if failure.identity == identity and (failure.request, failure.row) == (b, row):
                 lines.append(f"✗ {failure.evidence}: {failure.message}")
@@ -94,9 +112,12 @@ def _beside(checked: Checked, b: int, row: int) -> list[str]:
     for failure in checked.failures:
         here = failure.row is None or (failure.request, failure.row) == (b, row)
         if failure.identity not in IDENTITIES and here:
-            said = f"  {failure.identity:<10}  ✗ {failure.evidence}: {failure.message}"
-            lines += textwrap.wrap(said, 100, subsequent_indent=" " * 16, max_lines=4)
+            lines += _folded(f"  {failure.identity:<10}  ✗ {failure.evidence}: {failure.message}")
     return lines
+
+
+def _folded(line: str) -> list[str]:
+    return textwrap.wrap(line, 100, subsequent_indent=" " * 16, max_lines=4)
 
 
 def _value(found: Recovered, b: int, row: int) -> str:

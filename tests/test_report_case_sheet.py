@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase, Window
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import Cell, Failure, Identity, Recovered
+from treeproof.contract.script import Admit, Prefill, Round, Turn
 from treeproof.contract.tree import CandidateTree
 from treeproof.reports.case_sheet import case_lines
 from treeproof.reports.trace import trace_lines
@@ -80,6 +83,28 @@ def test_the_trace_of_a_row_follows_it_through_the_stages() -> None:
         "  links       parent row 2, children none, siblings none",
         "  slot        14 = page 3, offset 2; logical column 10",
     ]
+
+
+def test_a_row_of_a_script_is_traced_from_what_is_ready_when_its_round_begins() -> None:
+    script = (Admit(request=0), Prefill(request=0), Round(turns=(Turn(request=0, accept=3),)))
+    case = msgspec.structs.replace(CASE, script=script)
+    assert trace_lines(case, 0, 3)[1:] == [
+        "  token       what the round drafts for it",
+        "  position    P + depth 2, P columns being ready of the request",
+        "  keys        columns before P, rows 0 2 3; the last 5 of them",
+        "  links       parent row 2, children none, siblings none",
+        "  slot        that of logical column P + 3",
+    ]
+    assert trace_lines(case, 0, 0)[1] == "  token       last round’s bonus"
+    failure = Failure(
+        identity="kv", kind="path-not-compacted", evidence="measured", stage="commit", request=0,
+        row=3, message=f"column 9 {'does not hold row 3 ' * 8}; seen in step 3 of the script",
+    )  # fmt: skip
+    lines = trace_lines(
+        case, 0, 3, Checked(case=case.id, backend="b", cells=(), failures=(failure,))
+    )
+    assert max(map(len, lines)) <= 100
+    assert "seen in step 3 of the script" in " ".join(" ".join(lines).split())
 
 
 def test_a_backend_that_was_checked_stands_below_each_expectation() -> None:

@@ -36,6 +36,7 @@ from treeproof.reports.junit import junit_xml
 from treeproof.reports.page.facts import page_of
 from treeproof.reports.page.render import render
 from treeproof.reports.terminal import report
+from treeproof.reports.trace import trace_lines
 
 KINDS = {
     "markup": "<script>alert(1)</script><img src=x onerror=alert(2)>\"'</textarea>]]>&amp;<!--",
@@ -201,6 +202,13 @@ def test_in_a_comparison(run: Run, tmp_path: Path) -> None:
     assert_inert(text)
     assert "1 new, 0 still failing, 1 fixed" in text
     assert len(text) < 30_000
+
+
+def test_in_a_trace(run: Run) -> None:
+    text = printed(trace_lines(star(), 0, 2, run.failures[0].checked))
+    assert_inert(text)
+    assert all(len(line) <= MAX_WIDTH for line in text.splitlines())
+    assert len(text) < 20_000
 
 
 def test_at_the_end_of_a_pytest_session(run: Run) -> None:

@@ -9,9 +9,11 @@ from report_runs import star
 
 from treeproof.contract.event import Event, Read, Shown
 from treeproof.contract.registry import load
+from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.look import look_and_show
 from treeproof.faults.catalog import FAULTS
+from treeproof.reports.trace import trace_lines
 
 OPTIONS = CheckOptions()
 
@@ -44,6 +46,17 @@ def test_a_leak_shows_in_the_row_that_reads_and_in_its_error() -> None:
     found = shown("causal-kernel", "page-table")
     assert [slot for slot, _ in found.reads[2].slots] == list(found.slots)
     assert [max(row) > 1 for row in found.errors] == [False, False, True]
+
+
+def test_tables_of_two_stages_say_which_is_wrong() -> None:
+    planted = next(f for f in FAULTS if f.name == "causal-kernel").into(load("page-table"))
+    checked = check_case(star(), planted, OPTIONS)
+    found = {r.source: r.values for r in checked.recovered if r.identity == "visibility"}
+    assert found.pop("") == ((-1, 0, 1),)  # measured
+    assert found == {"build: page tables": ((-1, 0, 0),), "attend: lists of slots": ((-1, 0, 1),)}
+    for source, parents in found.items():
+        said = trace_lines(star(), 0, 2, checked)
+        assert f"declared, {source}: parent row {parents[0][2]}" in " ".join(said)
 
 
 def test_an_event_reads_back_as_it_was_written() -> None:

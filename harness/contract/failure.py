@@ -116,3 +116,10 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence
     what: Literal["parents", "depths", "tokens", "rows"]
     values: tuple[tuple[int | None, ...], ...]
+    source: str = ""
+    """Stage and form of the table that it was read from, where an identity may have several."""
+
+    @property
+    def witness(self) -> str:
+        """The evidence in words: `declared, build: masks`."""
+        return ", ".join(filter(None, (self.evidence, self.source)))

@@ -76,7 +76,7 @@ class Drawing {
     const value = i => values[i] === undefined ? null : values[i];
     const state = i => value(i) === null ? "unknown" : value(i) !== want[i] ? "bad" : "";
     const odd = parents.flatMap((_, i) => state(i) === "bad" ? [i] : []), all = parents.every((_, i) => value(i) === null);
-    const name = `${identityName(found.identity)} (${found.evidence}): ${{parents: "parents", depths: "depth", tokens: "token", rows: "row held by its slot"}[found.what]}`;
+    const name = `${identityName(found.identity)} (${found.witness}): ${{parents: "parents", depths: "depth", tokens: "token", rows: "row held by its slot"}[found.what]}`;
     const differs = odd.length ? `, differs in row${odd.length > 1 ? "s" : ""} ${ranges(odd)}` : "";
     const figure = el("figure", {className: odd.length ? "wrong" : ""}, el("figcaption", {textContent: all ? `${name}: not determined` : `${name}${differs}`}));
     if (!all) figure.append(found.what === "parents"

@@ -89,7 +89,7 @@ def _recovered(case: VerifyCase, checked: Checked, requests: range) -> list[dict
     return [
         {
             "identity": found.identity,
-            "evidence": found.evidence,
+            "witness": shown(found.witness, 80),
             "what": found.what,
             "values": [
                 values(found.what, b, found.values[b]) if b < len(found.values) else []

@@ -72,7 +72,7 @@ class Tracer {
     const {request: r, row: i, data: d} = this.drawing, said = [];
     for (const found of d.recovered.filter(f => f.identity === identity)) {
       const value = this.drawing.valuesOf(found)[i], known = value !== undefined && value !== null;
-      said.push({text: `${found.evidence}: ${UNIT[found.what]} ${known ? (value < 0 ? "none" : value) : "not determined"}`,
+      said.push({text: `${found.witness}: ${UNIT[found.what]} ${known ? (value < 0 ? "none" : value) : "not determined"}`,
         wrong: known && value !== this.drawing.wanted(found.what)[i]});
     }
     const failures = d.others.filter(f => f[3] === identity && this.here(f));

@@ -138,7 +138,8 @@ def _tables(trial: Trial, tables: Mapping[str, Any], mode: MaskMode | None, stag
         failures: list[Failure] = []
         for declaration in found:
             parents = partial(_parents, declaration, trial.scene)
-            trial.recover("visibility", "declared", "parents", parents)
+            source = f"{stage}: {declaration.form}"
+            trial.recover("visibility", "declared", "parents", parents, source)
             for reading in declaration.readings:
                 failures += judge(
                     trial.case,

@@ -206,12 +206,16 @@ class Trial:
         if not any((f.kind, f.stage) == (failure.kind, failure.stage) for f in self.failures):
             self.note(failure)
 
-    def recover(self, identity: Identity, evidence: Evidence, what: Any, values: Any) -> None:
+    def recover(
+        self, identity: Identity, evidence: Evidence, what: Any, values: Any, source: str = ""
+    ) -> None:
         """Note what evidence determined; `values` may be a function, called where something failed."""
 
         def made() -> Recovered:
             found = values() if callable(values) else values
-            return Recovered(identity=identity, evidence=evidence, what=what, values=found)
+            return Recovered(
+                identity=identity, evidence=evidence, what=what, values=found, source=source
+            )
 
         self.recovered.append(made)
 
