@@ -286,9 +286,12 @@ def test_the_tracer_of_a_large_tree_stays_in_sight(browser: Browser, tmp_path: P
     found = Opened(browser, path, viewport={"width": 1200, "height": 900})
     article = found.page.locator("#failure-1")
     article.locator("summary").first.click()
+    expect(tracer(found.page).locator("h4")).not_to_be_in_viewport()  # it would hide the trees
     article.locator("svg .node").first.click()
     expect(tracer(found.page).locator("h4")).to_have_text("Row 0 of request 0")
     expect(tracer(found.page).locator("h4")).to_be_in_viewport()
+    tracer(found.page).get_by_role("button", name="let it go").click()
+    expect(tracer(found.page).locator("h4")).not_to_be_in_viewport()
     expect(article.locator("section").first.locator("figure:visible")).to_have_count(3)
     article.get_by_text("8 more, which do not differ").click()
     expect(article.locator("section").first.locator("figure:visible")).to_have_count(11)

@@ -49,7 +49,9 @@ class Drawing {
     this.row = Math.max(0, Math.min(row, this.request.parents.length - 1));
     for (const mark of this.pickers) mark.node.classList.toggle("picked", mark.row === this.row);
     this.tracer.draw();
-    if (move) history.replaceState(null, "", `#${this.article.id}/${this.request.b}/${this.row}`);
+    if (!move) return;
+    this.tracer.panel.classList.add("follows");
+    history.replaceState(null, "", `#${this.article.id}/${this.request.b}/${this.row}`);
   }
 
   picker(node, row) {

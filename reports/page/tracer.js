@@ -13,7 +13,7 @@ function ranges(numbers) {
 }
 
 // One row through the stages, as `treeproof trace` tells it: token, position, keys, links, slot; expected
-// beside what was seen.
+// beside what was seen. At first it stands below the pictures and covers none; it follows once a row is chosen.
 class Tracer {
   constructor(drawing) {
     this.drawing = drawing;
@@ -49,6 +49,9 @@ class Tracer {
     };
     choose("request", d.requests.map(q => q.b), r.b, b => this.drawing.show(d.requests.findIndex(q => q.b === b), 0));
     choose("row", r.parents.map((_, n) => n), row, n => this.drawing.pick(n));
+    const release = el("button", {type: "button", className: "release", textContent: "let it go", title: "The panel follows the page since a row was chosen."});
+    release.addEventListener("click", () => this.panel.classList.remove("follows"));
+    asked.append(release);
     return asked;
   }
 
