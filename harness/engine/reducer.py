@@ -314,7 +314,8 @@ def _values(search: Search) -> None:
         search.attempt(partial(simplify.with_mask, **mask))
     search.attempt(lambda case: replace(case, score_spread=1.0))
     search.attempt(lambda case: replace(case, seed=0))
-    search.attempt(partial(simplify.each_request, edit=simplify.small_tokens))
+    if not search.attempt(partial(simplify.each_request, edit=simplify.small_tokens)):
+        search.attempt(partial(simplify.each_request, edit=simplify.same_prefix_tokens))
 
 
 _PASSES = (

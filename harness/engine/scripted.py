@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.script import Admit, Evict, Params, Prefill, Round, Step, Turn
+from treeproof.contract.script import MAX_TURNS, Admit, Evict, Params, Prefill, Round, Step, Turn
 
 Edit = Callable[[VerifyCase], VerifyCase]
 
@@ -69,6 +69,7 @@ def plainer_steps(step: Step) -> Iterator[Step]:
             params = replace(step.params, **{name: getattr(Params(), name)})
             if params != step.params:
                 yield replace(step, params=params)
+        yield from (replace(step, params=params) for params in _sooner(step.params))
     if isinstance(step, Prefill) and step.tokens < WHOLE_PROMPT:
         yield replace(step, tokens=WHOLE_PROMPT)
         for tokens in sorted({1, step.tokens // 2, step.tokens - 1} - {0, step.tokens}):
@@ -78,13 +79,25 @@ def plainer_steps(step: Step) -> Iterator[Step]:
     if step.sample is not None:
         yield replace(step, sample=None)
     for i in range(len(step.turns)) if len(step.turns) > 1 else ():
-        yield replace(step, turns=(*step.turns[:i], *step.turns[i + 1 :]))
+        others = (*step.turns[:i], *step.turns[i + 1 :])
+        yield replace(step, turns=others)
+        if step.idle < MAX_TURNS:  # the batch may have to be as large
+            yield replace(step, turns=others, idle=step.idle + 1)
     for idle in {0, step.idle - 1} if step.idle else ():
         yield replace(step, idle=idle)
-    others = {turn.request for turn in step.turns}
+    taken = {turn.request for turn in step.turns}
     for i, turn in enumerate(step.turns):
-        for plainer in _plainer_turns(turn, others):
+        for plainer in _plainer_turns(turn, taken):
             yield replace(step, turns=(*step.turns[:i], plainer, *step.turns[i + 1 :]))
+
+
+def _sooner(params: Params) -> Iterator[Params]:
+    """An end at a token hangs on what is emitted; one at a limit does not, and the fewer the plainer."""
+    if params.stop_tokens:
+        yield replace(params, stop_tokens=(), limit=1)
+    if params.limit is not None:
+        for limit in sorted({1, params.limit // 2, params.limit - 1} - {0, params.limit}):
+            yield replace(params, limit=limit)
 
 
 def _plainer_turns(turn: Turn, others: Set[int]) -> Iterator[Turn]:

@@ -95,6 +95,11 @@ def small_tokens(request: Request) -> Request:
     return replace(request, tree=tree, prefix_tokens=())
 
 
+def same_prefix_tokens(request: Request) -> Request:
+    """One token all along, where the tokens of the prefix are told: any length of it is alike."""
+    return replace(request, prefix_tokens=(0,) * len(request.prefix_tokens))
+
+
 def each_request(case: VerifyCase, edit: Callable[[Request], Request]) -> VerifyCase:
     """The same edit on every request."""
     return _fitted(case, requests=tuple(map(edit, case.requests)))
