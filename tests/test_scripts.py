@@ -201,16 +201,17 @@ def test_a_failure_block_has_the_script_and_where_in_it_the_failure_was_seen() -
         Explained("mine", found.failures[0], script, found, 1, "treeproof replay")
     )
     text = "\n".join(line.plain for line in block)
-    assert "seen once the script was over" in text.replace("\n  ", " ")
+    assert "seen in step 3 of the script" in text.replace("\n  ", " ")
     assert "    3  round    request 0 drafts 4, 2 accepted (to node 4)" in text
     assert len(block) <= 40
 
 
-def test_a_page_twice_owned_is_seen_in_the_step_that_hands_it_out() -> None:
+def test_a_page_that_is_free_and_held_is_seen_in_the_step_that_frees_it() -> None:
     steps = [*ready(0, 1), Finish(request=0), Admit(request=2), Prefill(request=2)]
     script = served(
         *(request(TREE, p) for p in (5, 6, 7)), steps=steps,
         page_size=2, layout={"shared_prefix": 4},
     )  # fmt: skip
     (failure,) = checked(script, with_pool(Hasty)).failures
-    assert failure.message.endswith("seen in step 7 of the script")
+    assert failure.key == ("kv", "owned-twice")
+    assert "while request 1 holds it; seen in step 5 of the script" in failure.message

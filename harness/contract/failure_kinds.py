@@ -28,7 +28,7 @@ KINDS = frozenset({
     "wrong-processing", "wrong-reason", "wrong-served",
     "wrong-parent", "wrong-prefix-sum", "wrong-retrieve-index", "wrong-rotation", "wrong-selection",
     "wrong-shape", "wrong-sibling-order", "wrong-slot", "wrong-table-length", "wrong-table-slot", "wrong-token",
-    "wrong-type", "wrong-walk", "wrong-weight",
+    "wrong-type", "wrong-walk", "wrong-weight", "withholds-pages",
     "drafted-key-kept", "tail-not-copied", "wrong-draft-position", "wrong-draft-slot",
     "wrong-hidden-row", "wrong-next-token",
 })  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Protocol
 
 
 class PoolFull(Exception):
-    """There are not as many free pages as were asked for; nothing was given out."""
+    """There are not as many free pages as were asked for; nothing was given out. Pages that only the cache
+    keeps may count as free, or not before `evict`, which is then called and the question asked again."""
 
 
 class PagePool(Protocol):
@@ -16,6 +17,9 @@ class PagePool(Protocol):
     Requests are numbers; page s holds slots `s * page_size` and on. Page 0 is nobody's where
     `kv.pad_slot` is 0. A cached page may be handed to several requests that share its tokens; keys
     of the drafter lie by the same slots, and those of column c depend on the token at c + 1 as well.
+
+    What is given back is free for whoever asks next, unless others hold it or it has been published, and
+    the cache keeps it. When the books are put in order is the pool's own business, so long as nobody can tell.
     """
 
     def match(self, request: int, tokens: Sequence[int]) -> Sequence[int]:
@@ -24,12 +28,13 @@ class PagePool(Protocol):
         ...
 
     def reserve(self, request: int, columns: int) -> Sequence[int]:
-        """All pages that the request holds, in logical order: what it held, and as many more as so
+        """All pages that the request holds, in logical order: what it held, and just as many more as so
         many columns need. Raises PoolFull."""
         ...
 
     def trim(self, request: int, columns: int) -> None:
-        """The request keeps the pages of its first columns, and gives back those behind them."""
+        """The request keeps the pages that its first `columns` lie in, the last of which may be partly
+        filled, and gives back at once all that lie behind them."""
         ...
 
     def slide(self, request: int, first: int) -> None:
@@ -43,11 +48,11 @@ class PagePool(Protocol):
         ...
 
     def release(self, request: int) -> None:
-        """The request gives back all pages; cached ones stay until they are evicted."""
+        """The request gives back all pages, at once; cached ones stay until they are evicted."""
         ...
 
     def evict(self) -> None:
-        """The cache gives up every page that no request holds."""
+        """The cache gives up every page that no request holds: these are free."""
         ...
 
 

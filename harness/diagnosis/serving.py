@@ -34,6 +34,11 @@ class Statement:
 
 STATEMENTS = (
     Statement("pool-keeps-surplus", "pages reserved for drafts are never given back", "trim-none"),
+    Statement(
+        "pool-holds-surplus",
+        "pages reserved for drafts are held until who asked leaves",
+        "trim-later",
+    ),
     Statement("pool-keeps-last-page", "who leaves leaves the last page behind", "leave-last"),
     Statement("pool-frees-open-page", "a page that is not full is given back", "trim-floor"),
     Statement("pool-frees-shared-pages", "who leaves frees pages that are shared", "leave-all"),
@@ -41,6 +46,11 @@ STATEMENTS = (
     Statement("cache-before-written", "a prompt is shared before it is written", "early"),
     Statement("cache-key-without-successor", "a key leaves out the token after its page", "short"),
     Statement("cache-past-the-stop", "tokens that nobody was served are cached", "unserved"),
+    Statement(
+        "cache-forgets-equal-page", "a page of the same tokens takes a cached one's place", "latest"
+    ),
+    Statement("cache-matches-past-a-miss", "pages behind one that is missing are matched", "gaps"),
+    Statement("cache-key-of-page-alone", "a key leaves out the tokens before its page", "alone"),
     Statement("window-edge-one-on", "the window's edge is taken one column too far", "slide-one"),
 )
 
@@ -65,6 +75,9 @@ class _Pool:
     cached: dict[tuple[int, ...], int | None] = field(default_factory=dict)
     """None: a page that is in the cache before anybody knows which one it is."""
     early: set[int] = field(default_factory=set)
+    """Pages that were shared before their owner was told of them."""
+    taken: dict[int, int] = field(default_factory=dict)
+    """Pages that a request has from the start, and has not been told of."""
 
     def gives(self, calls: Sequence[Call]) -> bool:
         steps: dict[str, Callable[..., bool]] = {
@@ -83,6 +96,8 @@ class _Pool:
         for end in range(self.page, len(tokens), self.page):
             key = self._key(tokens, end)
             if key not in self.cached:
+                if self.rule == "gaps":
+                    continue
                 break
             found.append(self.cached[key])
         if len(answer) != len(found):
@@ -90,6 +105,7 @@ class _Pool:
         self.held[request] = list(answer)
         self.holders.update(answer)
         if self.rule == "early":
+            self.taken[request] = -(-len(tokens) // self.page) - len(answer)
             for end in range(self.page, len(tokens), self.page):
                 self.cached.setdefault(self._key(tokens, end), None)
         fits = all(known in (None, page) for known, page in zip(found, answer, strict=True))
@@ -101,13 +117,15 @@ class _Pool:
 
     def _reserve(self, answer: Any, request: int, columns: int) -> bool:
         own = self.held.setdefault(request, [])
-        missing = -(-columns // self.page) - len(own)
-        if missing > len(+self.free):
+        missing = max(self.taken.get(request, 0), -(-columns // self.page) - len(own))
+        others = sum(count for one, count in self.taken.items() if one != request)
+        if missing + others > len(+self.free):
             self._evict(None)
         if answer == FULL:
-            return missing > len(+self.free)
+            return missing + others > len(+self.free)
+        self.taken.pop(request, None)
         new = answer[len(own) :]
-        if list(answer[: len(own)]) != own or len(new) < missing:
+        if list(answer[: len(own)]) != own or len(new) != max(0, missing):
             return False
         fits = all(self.free[page] > 0 or page in self.early for page in new)
         self.free -= Counter(new)
@@ -117,6 +135,8 @@ class _Pool:
 
     def _trim(self, answer: Any, request: int, columns: int) -> bool:
         own = self.held[request]
+        if self.rule == "trim-later":
+            return True
         kept = columns // self.page if self.rule == "trim-floor" else -(-columns // self.page)
         if self.rule != "trim-none":
             self._give_back(own[kept:])
@@ -136,12 +156,13 @@ class _Pool:
         for i, end in enumerate(range(self.page, upto, self.page)):
             if own[i] >= 0:
                 key = self._key(tokens, end)
-                if self.cached.get(key) is None:
+                if self.cached.get(key) is None or self.rule == "latest":
                     self.cached[key] = own[i]
         return True
 
     def _release(self, answer: Any, request: int) -> bool:
         own = self.held.pop(request, [])
+        self.taken.pop(request, None)
         if self.rule == "leave-all":
             self.free.update(page for page in own if page >= 0)
         else:
@@ -156,7 +177,8 @@ class _Pool:
         return True
 
     def _key(self, tokens: Sequence[int], end: int) -> tuple[int, ...]:
-        return tuple(tokens[: end + (self.rule != "short")])
+        start = end - self.page if self.rule == "alone" else 0
+        return tuple(tokens[start : end + (self.rule != "short")])
 
     def _give_back(self, pages: Iterable[int]) -> None:
         known = set(self.cached.values())

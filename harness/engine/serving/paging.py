@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,9 +35,13 @@ class Paging:
         return pages
 
     def reserve(self, number: int, columns: int) -> list[int] | None:
-        """Pages of a request, or None where there are not enough."""
+        """Pages of a request, or None where there are not enough, though the cache is emptied."""
         pages = self._ask("reserve", number, columns)
         if pages is None:
+            self._empty_cache()
+            pages = self._ask("reserve", number, columns)
+        if pages is None:
+            self.holdings.refused(number, columns)
             return None
         self.holdings.reserved(number, pages, columns)
         return pages
@@ -44,26 +49,31 @@ class Paging:
     def trim(self, number: int, columns: int) -> list[int]:
         """What the request holds after it."""
         self._ask("trim", number, columns)
-        self.holdings.trimmed(number, columns)
+        with self._given_back(number):
+            self.holdings.trimmed(number, columns)
         return self.holdings.held[number]
 
     def slide(self, number: int, first: int) -> list[int]:
         """What the request holds after it, -1 in place of pages that are gone."""
         self._ask("slide", number, first)
-        self.holdings.slid(number, first)
+        with self._given_back(number):
+            self.holdings.slid(number, first)
         return self.holdings.held[number]
 
     def publish(self, number: int, tokens: Sequence[int], served: int) -> None:
         """All tokens but the last have keys, and so many of them were served."""
         self.published.append(tuple(tokens[:served]))
         self._ask("publish", number, list(tokens), served)
+        self.holdings.publish(number, len(tokens) - 1)
 
     def release(self, number: int) -> None:
         self._ask("release", number)
-        self.holdings.released(number)
+        with self._given_back(number):
+            self.holdings.released(number)
 
     def evict(self) -> None:
-        self._ask("evict")
+        self._empty_cache()
+        self._ask_for_all_free(None)
 
     def look_up(self, number: int, tokens: Sequence[int]) -> None:
         """What the cache knows of a sequence that was stopped: nothing that was served to nobody."""
@@ -81,16 +91,71 @@ class Paging:
         stop_at(self.trial, judge_cached(number, len(pages) * page, known))
 
     def all_free(self) -> None:
-        """Take every page, one after another: so many are there as there were."""
-        self.evict()
+        """So many pages are there as there were."""
+        self._empty_cache()
+        self.holdings.lost(self.holdings.usable.difference(self._all_there_are()))
+
+    def _all_there_are(self) -> list[int]:
+        """Every page that can be had, taken one after another and given back."""
         found: list[int] = []
         for _ in range(len(self.holdings.usable) + 1):  # the last one is one too many
-            pages = self.reserve(self.nobody, (len(found) + 1) * self.page)
+            pages = self._ask("reserve", self.nobody, (len(found) + 1) * self.page)
             if pages is None:
                 break
+            self.holdings.reserved(self.nobody, pages, (len(found) + 1) * self.page)
             found = pages
-        self.holdings.all_free(found)
-        self.release(self.nobody)
+        self._nobody_lets_go()
+        return found
+
+    def _empty_cache(self) -> None:
+        self._ask("evict")
+        self.holdings.evicted()
+
+    @contextmanager
+    def _given_back(self, number: int) -> Iterator[None]:
+        """What is let go of in the books can be had by whoever asks."""
+        before = self.holdings.in_use
+        yield
+        if before - self.holdings.in_use:
+            self._ask_for_all_free(number)
+
+    def _ask_for_all_free(self, number: int | None) -> None:
+        """In nobody's name, after something this request has done; twice, so that a pool that hands out first
+        what came back last is then as it was."""
+        columns = len(self.holdings.free) * self.page
+        if not columns:
+            return
+        pages = self._ask("reserve", self.nobody, columns)
+        if pages is None:
+            self._who_has_them(number)
+        else:
+            self.holdings.reserved(self.nobody, pages, columns)
+            self._nobody_lets_go()
+            if self._ask("reserve", self.nobody, columns) is None:
+                self._who_has_them(self.nobody)
+            self._nobody_lets_go()
+
+    def _who_has_them(self, suspect: int | None) -> None:
+        """Free pages that cannot be had are withheld by the request whose leaving brings them back, or lost.
+        The script ends here, so all of them may leave, and the suspect first."""
+        books = self.holdings
+        missing = books.free.difference(self._all_there_are())
+        if not missing:
+            books.refused(self.nobody, len(books.free) * self.page)
+        first = [] if suspect is None else [suspect]
+        for number in dict.fromkeys([*first, *books.held]):
+            needed = sum(page >= 0 for page in books.held.get(number, ()))
+            if number in books.held:
+                self._ask("release", number)
+                books.released(number)
+            self._empty_cache()
+            if missing.intersection(self._all_there_are()):
+                books.withheld(number, missing, needed)
+        books.lost(missing, suspect)
+
+    def _nobody_lets_go(self) -> None:
+        self._ask("release", self.nobody)
+        self.holdings.released(self.nobody)
 
     def slots(self, pages: Sequence[int], end: int, device: str) -> Tensor:
         """(end,) slots of the first columns of who holds these pages."""
