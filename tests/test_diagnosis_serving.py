@@ -14,11 +14,15 @@ from treeproof.contract.wire import Reproducer, read_case_file
 from treeproof.diagnosis import serving
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.look import look
+from treeproof.faults import pooled
+from treeproof.faults import served as serving_faults
 from treeproof.faults.fault import Fault
-from treeproof.faults.served import FAULTS
 from treeproof.faults.smallest import request
 
 CORPUS = Path(__file__).parent / "corpus"
+
+
+FAULTS = (*serving_faults.FAULTS, *pooled.FAULTS)
 
 
 def kept(fault: Fault) -> VerifyCase:

@@ -110,9 +110,9 @@ def test_how_many_pairs_of_a_fault_and_a_backend_each_stage_has():
     of_stage = Counter(pair.values[0].stage for pair in PAIRS)
     by_name = sorted(of_stage.items())
     assert by_name == [
-        ("accept", 117), ("attend", 502), ("build", 380), ("commit", 191), ("draft", 16),
-        ("extend", 8), ("finish", 11), ("forward", 9), ("merge", 6), ("pool", 45),
-        ("process", 17), ("sample", 30), ("schedule", 10), ("select", 8),
+        ("accept", 117), ("attend", 502), ("build", 380), ("commit", 191), ("draft", 17),
+        ("extend", 8), ("finish", 11), ("forward", 9), ("merge", 6), ("pool", 65),
+        ("process", 17), ("sample", 31), ("schedule", 10), ("select", 8),
     ]  # fmt: skip
 
 

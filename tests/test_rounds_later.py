@@ -12,7 +12,9 @@ from treeproof.faults import later_rounds
 from treeproof.faults.fault import Fault
 
 
-@pytest.mark.parametrize("fault", later_rounds.FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [*later_rounds.FAULTS, *later_rounds.MORE], ids=lambda fault: fault.name
+)
 def test_what_is_kept_from_round_to_round_is_seen_in_a_later_one(fault: Fault) -> None:
     wrong, script = fault.into(load("reference")), fault.smallest
     assert checked(script, "reference").failures == ()

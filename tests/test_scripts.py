@@ -155,6 +155,48 @@ def test_a_coin_that_is_used_twice_is_left_with_the_two_rounds_that_use_it() -> 
     assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(1, 1)]
 
 
+def test_an_end_at_a_token_is_left_as_one_at_the_first_limit_that_does() -> None:
+    """What is emitted changes with every token of the prompt, and then no token of it could go."""
+    params = Params(limit=9, stop_tokens=tuple(range(61)))
+    steps = [Admit(request=0, params=params), Prefill(request=0), *ready(0), turns(0)]
+    alike = msgspec.structs.replace(request(TREE, 8), prefix_tokens=(7, 5) * 4)
+    least = smallest(
+        served(alike, steps=steps),
+        exactly("key-of-page-alone").into(load("direct-mask")),
+        ("kv", "owned-twice"),
+    )
+    assert least.script == (
+        Admit(request=0, params=Params(limit=1)),
+        Prefill(request=0),
+        ready(0)[0],
+    )
+    assert [(r.num_nodes, r.prefix_tokens) for r in least.requests] == [(1, (0, 0, 0))]
+
+
+def test_a_request_that_only_fills_the_batch_is_left_as_an_idle_row() -> None:
+    asks = Admit(request=0, params=Params(frequency=1.0))
+    steps = [asks, *ready(0, 1)[1:], turns(0, 1), turns(0, 0), Finish(request=1)]
+    script = served(request((-1, 0), 1), request(TREE, 4), steps=steps)
+    wrong = exactly("counts-of-refused-drafts").into(load("topology"))
+    least = smallest(script, wrong, ("output", "wrong-processing"))
+    assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(2, 1)]
+
+
+def test_prompts_repeat_themselves_in_some_scripts_and_some_sample_many_rounds() -> None:
+    drawn = [case for unit in script_units("quick", 0, 48) for case in draw_scripts(unit)]
+    repeated = [case for case in drawn if case.requests[0].prefix_tokens]
+    assert 8 <= len(repeated) <= 36
+    for prompt in (one.prefix_tokens for case in repeated for one in case.requests):
+        assert len(set(prompt)) <= 2
+        assert prompt[2:] == prompt[:-2]
+    sampled = [
+        sum(isinstance(step, Round) and step.sample is not None for step in case.script)
+        for case in drawn
+    ]
+    assert sum(count > 1 for count in sampled) >= 12
+    assert sum(count == 0 for count in sampled) >= 8
+
+
 def test_requests_that_go_take_their_steps_with_them() -> None:
     left = keep_requests(SCRIPT, {1})
     assert left.script == (

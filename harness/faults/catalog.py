@@ -39,6 +39,7 @@ from treeproof.faults import (
     numbers,
     optimism,
     pages,
+    pooled,
     positions,
     prefixes,
     processing,
@@ -110,6 +111,8 @@ FAULTS: tuple[Fault, ...] = (
     *captured.FAULTS,
     *later_layers.FAULTS,
     *sibling_order.FAULTS,
+    *pooled.FAULTS,
+    *later_rounds.MORE,
 )
 
 

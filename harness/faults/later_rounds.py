@@ -19,12 +19,27 @@ from treeproof.contract.script import Admit, Params, Prefill, Round, Step, Turn
 from treeproof.contract.stopping import RUNNING, Finished, StopRules
 from treeproof.faults.fault import Fault, Plant
 from treeproof.faults.plant import remembering
-from treeproof.faults.smallest import SERVED, case, request
+from treeproof.faults.smallest import FORK, SERVED, case, request
 
 Kept = dict[Any, Any]
 """What an instance keeps from call to call."""
 Stage = Callable[..., Any]
 """The stage as it was. The wrong one is `wrong(right, kept, *given)`."""
+
+
+def _tails_once(right: Stage, kept: Kept, step: DraftStep) -> Drafted:
+    """A branch's copy of the last, partial page is made once for each of its pages, and is then thought to be
+    there: what the prefix has grown by in between is left out, as is what has come in its place."""
+    before = step.k_cache.clone(), step.v_cache.clone()
+    drafted: Drafted = right(step)
+    for cache, was in zip((step.k_cache, step.v_cache), before, strict=True):
+        written = (cache != was).flatten(1).any(1).nonzero()[:, 0]
+        for page in set((written // step.kv.page_size).tolist()):
+            slots = slice(page * step.kv.page_size, (page + 1) * step.kv.page_size)
+            if (page, "k" if cache is step.k_cache else "v") in kept:
+                cache[slots] = was[slots]
+            kept[page, "k" if cache is step.k_cache else "v"] = True
+    return drafted
 
 
 def _moved_on(right: Stage, kept: Kept, step: DraftStep) -> Drafted:
@@ -55,12 +70,14 @@ def _boundary_kept(right: Stage, kept: Kept, x: VerifyInput, *rest: Any) -> Exte
 
 
 def _coins_kept(field: str) -> Stage:
-    """The generator does not go on from round to round: the same coins are thrown again."""
+    """The generator begins anew in every round: the same coins are thrown again, as many as it takes."""
 
     def wrong(right: Stage, kept: Kept, x: VerifyInput, given: Sampling) -> Accepted:
         own: Tensor = getattr(given, field)
-        coins = kept.setdefault(tuple(own.shape), own.clone())
-        made: Accepted = right(x, replace(given, **{field: coins}))
+        thrown = kept.get(field, own[:0])
+        kept[field] = torch.cat((thrown, own[len(thrown) :]))
+        again: dict[str, Any] = {field: kept[field][: len(own)].clone()}
+        made: Accepted = right(x, replace(given, **again))
         return made
 
     return wrong
@@ -165,7 +182,6 @@ _LATE: tuple[_Late, ...] = (
         "coins-not-advanced", "draw", "sample",
         "the coin of the first round draws the last token of later ones, too", ("traversal", "measured"),
         _coins_kept("final_coins"), _script(*_rounds(0, 0, sample="target-only")),
-        larger="whether two coins draw different tokens is for the seed to say, and a reduction keeps it",
     ),
     _Late(
         "counts-of-refused-drafts", "", "process",
@@ -183,14 +199,29 @@ _LATE: tuple[_Late, ...] = (
         "budget-of-first-round", "", "finish",
         "what is left of a limit is what was left in the first round", ("traversal", "measured"),
         _budget_kept, _script(*_rounds(0, 0), params=Params(limit=3)), ("B066", "sgl-project/sglang#39826"),
-        larger="a reduction keeps the limit that was drawn or drops it, and this one is reached with two nodes",
     ),
     _Late(
         "end-of-another", "", "finish",
         "whoever comes after a request that has ended is told that it has ended, too",
         ("traversal", "measured"), _end_kept,
         _script(*_rounds(0), *_READY, *_rounds(0), params=Params(limit=2)),
-        larger="another request that comes next is never cut to the same one that comes again",
+    ),
+)  # fmt: skip
+
+
+_MORE: tuple[_Late, ...] = (
+    _Late(
+        "tail-of-an-earlier-round", "", "draft",
+        "a branch's copy of the last page is that of an earlier round", ("kv", "measured"),
+        _tails_once, _script(*_rounds(0, 0), tree=FORK, prefix=1, page_size=4),
+        larger="in pages of two slots, which are plainer, only another request comes with a tail to the same page",
+        cause="unknown",
+    ),
+    _Late(
+        "coins-not-advanced", "accept", "sample",
+        "the coins of the first round decide on the drafts of later ones, too", ("traversal", "measured"),
+        _coins_kept("coins"),
+        _script(*_rounds(1, 0, sample="target-only"), tree=(-1, 0), seed=3),
     ),
 )  # fmt: skip
 
@@ -207,8 +238,8 @@ def _has(stage: str) -> Callable[[Backend], bool]:
     return lambda backend: stage in backend.stages
 
 
-FAULTS = tuple(
-    Fault(
+def _fault(late: _Late) -> Fault:
+    return Fault(
         family=late.family,
         variant=late.variant,
         says=late.says,
@@ -222,5 +253,7 @@ FAULTS = tuple(
         plant=_plant(late.stage, late.wrong),
         applies=_has(late.stage),
     )
-    for late in _LATE
-)
+
+
+FAULTS = tuple(map(_fault, _LATE))
+MORE = tuple(map(_fault, _MORE))

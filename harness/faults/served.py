@@ -191,7 +191,7 @@ _POOLS: tuple[tuple[str, str, str, type[PagedPool], VerifyCase, tuple[str, ...]]
 )  # fmt: skip
 
 
-def _fault(
+def serving_fault(
     family: str,
     cause: str,
     says: str,
@@ -202,6 +202,7 @@ def _fault(
     identity: Identity,
     made: Callable[..., Any],
 ) -> Fault:
+    """A fault of what this stage makes; `says` is what is wrong with it."""
     return Fault(
         family=family,
         says=says,
@@ -211,24 +212,19 @@ def _fault(
         evidence="measured",
         cause=cause,
         smallest=smallest,
-        larger=_LARGER.get(family, ""),
         plant=_serving(stage, made),
         applies=attends,
     )
 
 
-_LARGER = {
-    "held-pages-evicted": "it needs an eviction: a reduction adds no step that asks for one, and shorter "
-    "prompts leave pages free",
-}
-
-
 FAULTS = (
     *(
-        _fault(family, cause, says, smallest, sources, stage="pool", identity="kv", made=made)
+        serving_fault(
+            family, cause, says, smallest, sources, stage="pool", identity="kv", made=made
+        )
         for family, cause, says, made, smallest, sources in _POOLS
     ),
-    _fault(
+    serving_fault(
         "sampled-inside-prompt",
         "drafter-reads-sampled",
         "in the middle of a prompt the drafter reads a sampled token, not the next one",
@@ -238,7 +234,7 @@ FAULTS = (
         identity="candidate",
         made=_SampledInsidePrompt,
     ),
-    _fault(
+    serving_fault(
         "runs-ahead",
         "runs-ahead",
         "a request runs again before its last result is back",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import cycle, islice
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -38,9 +40,18 @@ _PROMPT = st.integers(1, 14)
 _ORDER: st.SearchStrategy[Order] = st.sampled_from(("contiguous", "reversed", "shuffled"))
 _YES = st.booleans()
 _RARELY = st.integers(0, 9).map(lambda number: number == 9)
+_NOW_AND_THEN = st.integers(0, 2).map(lambda number: number == 2)
 _SELDOM = st.integers(0, 3).map(lambda number: number == 3)
+_SAMPLED = st.sampled_from((1, 1, 3))
+"""Of four rounds so many are sampled: in most scripts few, in some one after another."""
+_TOKEN = st.integers(0, 60)
+_REPEATED = st.lists(_TOKEN, min_size=1, max_size=2)
 _SEED = st.integers(0, 2**63 - 1)
+_IDLE = st.sampled_from((0, 0, 1, 2))
 _NO_LIMIT = 1 << 20
+
+# A strategy takes longer to make than to draw from, and there are few of each kind.
+_one_of, _between = lru_cache(st.sampled_from), lru_cache(st.integers)
 
 
 @st.composite
@@ -53,7 +64,7 @@ def _params(draw: DrawFn, *, ends: bool = False) -> Params:
     if (ends and not limited) or draw(_YES):
         first = draw(st.integers(0, 48))
         stops = tuple(range(first, first + draw(st.integers(1, 7)) + 6 * ends))
-    if ends and not draw(_SELDOM):
+    if ends and draw(_YES):
         return Params(limit=limit, stop_tokens=stops)
     return Params(
         limit=limit,
@@ -73,10 +84,12 @@ _PARAMS, _ENDING = _params(), _params(ends=True)
 def scripts(draw: DrawFn, group: ScriptGroup, rounds: int | None = None) -> VerifyCase:
     """Cases with a script of `rounds` rounds, or of 2 to 10. Everything shrinks to fewer steps."""
     page = group.page_size
-    shared = page * draw(st.integers(0, 8 // page)) if draw(_YES) else 0
-    requests = tuple(_request(draw, shared) for _ in range(draw(_REQUESTS)))
+    shared = page * draw(st.integers(0, max(1, 8 // page))) if draw(_YES) else 0
+    repeated = draw(_REPEATED) if draw(_NOW_AND_THEN) else []
+    requests = tuple(_request(draw, shared, repeated) for _ in range(draw(_REQUESTS)))
+    shared = 0 if repeated else shared
     wanted = draw(_ROUNDS) if rounds is None else rounds
-    machine = _Machine(requests, group.ends)
+    machine = _Machine(requests, group.ends, together=draw(_YES), sampled=draw(_SAMPLED))
     while machine.rounds < wanted:
         machine.take(draw)
     return VerifyCase(
@@ -89,12 +102,16 @@ def scripts(draw: DrawFn, group: ScriptGroup, rounds: int | None = None) -> Veri
     )
 
 
-def _request(draw: DrawFn, shared: int) -> Request:
-    tree = draw(trees(1, MOST_NODES))
+def _request(draw: DrawFn, shared: int, repeated: list[int]) -> Request:
+    """`repeated`: tokens that its prompt consists of, again and again: pages in several places, and of several
+    requests, hold the same ones then, behind the same others and behind different ones."""
+    tree, length = draw(trees(1, MOST_NODES)), shared + draw(_PROMPT)
+    first = draw(st.integers(0, len(repeated) - 1)) if repeated else 0
     return Request(
         tree=tree,
         row_of_node=draw(row_orders(tree)),
-        prefix_len=shared + draw(_PROMPT),
+        prefix_len=length,
+        prefix_tokens=tuple(islice(cycle(repeated), first, first + length)),
         pad_rows=draw(st.sampled_from((0, 0, 0, 1, 3))),
     )
 
@@ -144,6 +161,10 @@ class _Machine:
 
     requests: tuple[Request, ...]
     ends: bool
+    together: bool
+    """Requests come in early and stay; or late, when others have been served, and leave to come again."""
+    sampled: int
+    """Rounds that are sampled, of four."""
     steps: list[Step] = field(default_factory=list)
     rounds: int = 0
     left: dict[int, int] = field(default_factory=dict)
@@ -162,12 +183,12 @@ class _Machine:
         waiting = [b for b, left in self.left.items() if left]
         running = [b for b, left in self.left.items() if not left]
         kinds = ["round"] * 5 * bool(running) + ["prefill"] * 3 * bool(waiting)
-        kinds += ["admit"] * 3 * bool(absent)
+        kinds += ["admit"] * (3 if self.together else 1) * bool(absent)
         if self.rounds:
-            kinds += ["finish"] * bool(self.left) + ["evict"]
-        kind = draw(st.sampled_from(kinds))
+            kinds += ["finish"] * (1 if self.together else 2) * bool(self.left) + ["evict"]
+        kind = draw(_one_of(tuple(kinds)))
         if kind == "admit":
-            b = draw(st.sampled_from(absent))
+            b = draw(_one_of(tuple(absent)))
             self.left[b] = self.requests[b].prefix_len
             params = (
                 draw(_ENDING if self.ends else _PARAMS) if self.ends or draw(_SELDOM) else Params()
@@ -175,8 +196,8 @@ class _Machine:
             self.budget[b] = params.limit or _NO_LIMIT
             self.steps.append(Admit(request=b, params=params))
         elif kind == "prefill":
-            b = draw(st.sampled_from(waiting))
-            chunk = draw(st.integers(1, self.left[b])) if draw(_YES) else self.left[b]
+            b = draw(_one_of(tuple(waiting)))
+            chunk = draw(_between(1, self.left[b])) if draw(_YES) else self.left[b]
             self.left[b] -= chunk
             self.steps.append(Prefill(request=b, tokens=chunk))
             if not self.left[b]:
@@ -184,7 +205,7 @@ class _Machine:
         elif kind == "round":
             self._round(draw, running)
         elif kind == "finish":
-            b = draw(st.sampled_from(sorted(self.left)))
+            b = draw(_one_of(tuple(sorted(self.left))))
             self._end(b)
             self.steps.append(Finish(request=b))
         else:
@@ -193,18 +214,18 @@ class _Machine:
     def _round(self, draw: DrawFn, running: list[int]) -> None:
         if len(running) > 1 and draw(_YES):
             running = sorted(running, key=lambda b: (b + self.rounds) % len(self.requests))
-            running = running[: draw(st.integers(1, len(running)))]
+            running = running[: draw(_between(1, len(running)))]
         turns = []
         for b in running:
             most = self.requests[b].num_nodes
-            nodes = draw(st.integers(1, most)) if draw(_YES) else most
-            accept = draw(st.integers(0, nodes - 1))
+            nodes = draw(_between(1, most)) if draw(_YES) else most
+            accept = draw(_between(0, nodes - 1))
             depth, stop = self.requests[b].tree.depth[accept], None
             if depth and draw(_RARELY):
-                stop = draw(st.integers(1, depth))
+                stop = draw(_between(1, depth))
             cut = None if nodes == most else nodes
             turns.append(Turn(request=b, accept=accept, nodes=cut, stop=stop))
-        idle, rule = draw(st.sampled_from((0, 0, 1, 2))), self._rule(draw, turns)
+        idle, rule = draw(_IDLE), self._rule(draw, turns)
         self.steps.append(Round(turns=tuple(turns), idle=idle, sample=rule))
         self.rounds += 1
         for turn in turns:
@@ -215,14 +236,14 @@ class _Machine:
                 self._end(turn.request)
 
     def _rule(self, draw: DrawFn, turns: list[Turn]) -> SampledBy | None:
-        if not draw(_SELDOM):
+        if draw(_between(0, 3)) < 4 - self.sampled:
             return None
         rules: list[SampledBy] = ["target-only"]
         for turn in turns:
             parents = self.requests[turn.request].tree.parents[: turn.nodes]
             if parents != tuple(range(-1, len(parents) - 1)):
                 return rules[0]
-        return draw(st.sampled_from([*rules, "chain"]))
+        return draw(_one_of((*rules, "chain")))
 
     def _emit(self, b: int, most: int) -> None:
         """One token at least; with the last one of its limit the request is over."""

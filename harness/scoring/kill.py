@@ -19,6 +19,7 @@ from treeproof.engine.explain import HANGS, about
 from treeproof.engine.look import look
 from treeproof.engine.reducer import reduce
 from treeproof.faults.fault import Fault
+from treeproof.generate.fitting import fitted
 from treeproof.generate.profiles import run_seed
 from treeproof.generate.script_units import draw_scripts, script_units
 from treeproof.generate.units import draw, units
@@ -70,6 +71,8 @@ def kill(
         )
         for c in chain((smallest,) if smallest_first else (), cases)
     )
+    if smallest.script:  # as a run has them
+        drawn = (fitted(c, planted.capabilities, "cpu") or c for c in drawn)
     able = (c for c in drawn if planted.capabilities.refusal(c, "cpu") is None)
     with asking(pair, planted) as ask:
         found = search(pair, ask, able, reduced=reduced, probes=probes)
