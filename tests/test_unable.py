@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from torch._inductor.exc import InductorError, LoweringException
 
 import treeproof
 from treeproof.backends.direct_mask import DirectMask
@@ -19,6 +20,11 @@ from treeproof.contract.tree import CandidateTree
 from treeproof.engine.check import CheckOptions, check_case
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings
+
+
+class NoValidChoicesError(RuntimeError):
+    """As Inductor's, whose module takes seconds to import."""
+
 
 CASE = VerifyCase(
     requests=(
@@ -52,6 +58,12 @@ OUT_OF_RESOURCES = of_triton(
     "or `num_stages` may help.",
 )
 FP8 = not_compiled("ValueError('type fp8e4nv not supported in this architecture')")
+NO_CHOICE = InductorError(
+    LoweringException(
+        NoValidChoicesError("No choices to select. Provided reason: …"), "flex", [], {}
+    ),
+    None,
+)
 NO_IMAGE = RuntimeError(
     "CUDA error: no kernel image is available for execution on the device\nmore"
 )
@@ -93,6 +105,11 @@ def check(backend: Backend) -> Checked:
             "ValueError('type fp8e4nv not supported in this architecture') (test_unable.py, line ",
         ),
         (
+            NO_CHOICE,
+            "unsupported",
+            "attend: InductorError: LoweringException: NoValidChoicesError: No choices to select. Provided reason",
+        ),
+        (
             NO_IMAGE,
             "unavailable",
             "attend: RuntimeError: CUDA error: no kernel image is available for execution on the "
@@ -121,7 +138,7 @@ def test_what_the_device_or_the_installation_lacks_is_no_finding(
     assert "\n" not in reason
 
 
-@pytest.mark.parametrize("error", [OUT_OF_RESOURCES, FP8, NO_IMAGE, ImportError("no")])
+@pytest.mark.parametrize("error", [OUT_OF_RESOURCES, FP8, NO_CHOICE, NO_IMAGE, ImportError("no")])
 def test_the_same_after_a_launch_on_the_same_case_is_a_finding(error: Exception) -> None:
     (failure,) = check(kernel(error, after=1)).failures
     assert (failure.key, failure.stage) == (("contract", "raises"), "attend")

@@ -23,6 +23,8 @@ _NOT_IN_HARDWARE = re.compile(
     re.IGNORECASE,
 )
 """Of Triton and ptxas: an instruction or a type that this generation of devices does not have."""
+_NO_CHOICE = re.compile(r"^LoweringException: NoValidChoicesError:")
+"""Of Inductor: each configuration that it has for the kernel needs more than the device has."""
 
 
 class DeviceLimit(BackendUnavailable):
@@ -47,6 +49,8 @@ def unable(stage: str, error: BaseException) -> BackendUnavailable | None:
     for one in filter(from_triton, chain(error)):
         if type(one).__name__ == "OutOfResources" or _NOT_IN_HARDWARE.search(str(one)):
             return DeviceLimit(f"{said}{where(error)}")
+    if type(error).__name__ == "InductorError" and _NO_CHOICE.search(str(error)):
+        return DeviceLimit(f"{said}{where(error)}")
     return None
 
 
