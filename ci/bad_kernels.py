@@ -2,8 +2,7 @@
 
     treeproof check triton-cascade ci/bad_kernels.py:reads-far --device cuda
 
-`HARMFUL` keys of the first request bring it on; on all other cases they are right. `ci/gpu_neighbours.py`
-runs them all in one check beside right ones, and says what must come of it.
+`ci/gpu_neighbours.py` runs them all in one check beside right ones, and says what must come of it.
 """
 
 from __future__ import annotations
@@ -11,22 +10,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from harm import Harm, Launch, harmful
 
 from treeproof.backends.triton_topology import TritonTopology
-from treeproof.contract.backend import describe
-from treeproof.contract.inputs import Attended, VerifyInput
-from treeproof.contract.registry import load, register_backend
+from treeproof.contract.registry import register_backend
 
-HARMFUL = 41
 FAR = 1 << 40
 """Numbers behind the end of a buffer, where nothing is mapped."""
 TWO_MIB = 2 << 20
@@ -62,18 +54,6 @@ def require(flag):
     tl.device_assert(tl.load(flag) > 0, "the flag is not set")
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What a harm is done with: the arguments and the output of a right launch."""
-
-    x: VerifyInput
-    k_cache: Tensor
-    v_cache: Tensor
-    out: Tensor
-    kept: list[Any]
-    """The backend's own, from launch to launch."""
-
-
 def reads_far(at: Launch) -> None:
     blend[1,](at.out, at.v_cache, at.v_cache.numel() + FAR)
 
@@ -84,9 +64,7 @@ def reads_beyond(at: Launch) -> None:
 
 
 def writes_neighbour(at: Launch) -> None:
-    """The first slot of the last request's prefix; it is the first request's turn."""
-    slot = int(at.x.req_to_token[at.x.request_slots[-1], 0])
-    overwrite[1,](at.k_cache, slot * at.k_cache.stride(0))
+    overwrite[1,](at.k_cache, at.neighbours_slot * at.k_cache.stride(0))
 
 
 def spins(at: Launch) -> None:
@@ -118,7 +96,7 @@ def keeps_from_the_driver(at: Launch) -> None:
     at.kept.append(pointer)
 
 
-HARMS: dict[str, Callable[[Launch], None]] = {
+HARMS: dict[str, Harm] = {
     "reads-far": reads_far,
     "reads-beyond": reads_beyond,
     "writes-neighbour": writes_neighbour,
@@ -131,33 +109,5 @@ HARMS: dict[str, Callable[[Launch], None]] = {
 }
 
 
-def bad(harm: Callable[[Launch], None]) -> type[TritonTopology]:
-    class Bad(TritonTopology):
-        """Right, but for the harm that it does after its launch."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.kept: list[Any] = []
-
-        def attend(
-            self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
-        ) -> Attended:
-            done = super().attend(x, q, k, v, k_cache, v_cache)
-            if int(x.seq_lens[0]) == HARMFUL:
-                harm(Launch(x, k_cache, v_cache, done.out, self.kept))
-            return done
-
-    return Bad
-
-
-_right = load("triton-topology")
-for _name, _harm in HARMS.items():
-    register_backend(
-        describe(
-            bad(_harm),
-            _name,
-            consumes=_right.consumes,
-            capabilities=msgspec.structs.replace(_right.capabilities, capturable=False),
-            numerics=_right.numerics,
-        )
-    )
+for _backend in harmful(TritonTopology, "triton-topology", HARMS):
+    register_backend(_backend)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
@@ -22,15 +24,12 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_neighbours", CI / "gpu_neighbours.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(CI)
+    yield importlib.import_module("gpu_neighbours")
+    for name in ("gpu_neighbours", "neighbours", "harm"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.long
@@ -38,8 +37,8 @@ def script() -> ModuleType:
 def test_neighbours_are_blamed_and_right_ones_are_judged_as_without_them(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    few = {name: script.BAD[name] for name in ("writes-neighbour", "kills-its-process")}
-    monkeypatch.setattr(script, "BAD", few)
+    few = {name: script.BAD["cpu"][name] for name in ("writes-neighbour", "kills-its-process")}
+    monkeypatch.setitem(script.BAD, "cpu", few)
     monkeypatch.setattr(script, "SECONDS", dict.fromkeys(script.SECONDS, 300.0))
     result = script.tried(tmp_path, "cpu", sanitize=False)
 
