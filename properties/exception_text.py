@@ -19,11 +19,19 @@ def in_one_line(error: BaseException) -> str:
     compiling = [one for one in chain(error) if hasattr(one, "src") and hasattr(one, "node")]
     if compiling:
         return _not_compiled(compiling[-1])
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in words_of(error).splitlines() if line.strip()]
     # The first line of a tool's error may only say which tool it was.
     said = [line for line in lines[1:] if re.search(r"\b(error|fatal)\b", line)]
     words = "; ".join([*lines[:1], *(said[:1] if from_triton(error) else [])])
-    return f"{type(error).__name__}: {words[:_MOST]}"
+    return f"{type(error).__name__[:_MOST]}: {words[:_MOST]}"
+
+
+def words_of(error: BaseException) -> str:
+    """What it says, or that it cannot be made to: making its text is code of its own."""
+    try:
+        return str(error)
+    except Exception as failing:
+        return f"(making its text raises {type(failing).__name__})"
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

@@ -52,6 +52,17 @@ def not_compiled(reason: str) -> Exception:
     return of_triton("CompilationError", words, src=source, node=node, error_message=reason)
 
 
+class Mute(RuntimeError):
+    """An exception that cannot say what it is about."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class MuteImport(Mute, ImportError):
+    pass
+
+
 OUT_OF_RESOURCES = of_triton(
     "OutOfResources",
     "out of resource: shared memory, Required: 262144, Hardware limit: 232448. Reducing block sizes "
@@ -166,6 +177,8 @@ def test_the_same_after_a_launch_on_the_same_case_is_a_finding(error: Exception)
         (AttributeError("module 'k' has no attribute 'x'"), "attend raised AttributeError: module "),
         (RuntimeError("CUDA error: an illegal memory access"), "attend raised RuntimeError: CUDA "),
         (RuntimeError("out of resource: shared memory"), "attend raised RuntimeError: out of "),
+        (Mute(), "attend raised Mute: (making its text raises ValueError) (test_unable.py, line "),
+        (type("K" * 10_000_000, (Exception,), {})("x"), "attend raised " + "K" * 300 + ": x ("),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_the_kernel_stays_a_finding_in_one_line(
@@ -176,6 +189,13 @@ def test_what_is_wrong_with_the_kernel_stays_a_finding_in_one_line(
     assert failure.message.startswith(said)
     assert "\n" not in failure.message
     assert len(failure.message) < 700
+
+
+def test_a_package_that_is_missed_without_words_is_told_all_the_same() -> None:
+    checked = check(kernel(MuteImport()))
+    assert checked.failures == ()
+    (reason,) = {cell.reason for cell in checked.cells}
+    assert reason.startswith("attend: (making its text raises ValueError)")
 
 
 def test_a_refusal_inside_the_capabilities_says_where_to_declare_it() -> None:

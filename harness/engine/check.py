@@ -44,6 +44,7 @@ from treeproof.engine.serving.check import serve
 from treeproof.engine.serving.ends import Refused
 from treeproof.generate.halves import halves
 from treeproof.properties.batch import judge_batch
+from treeproof.properties.exception_text import words_of
 from treeproof.properties.scene import Scene
 from treeproof.properties.violation import Violation, raised
 
@@ -64,7 +65,7 @@ def check_case(case: VerifyCase, backend: Backend, options: CheckOptions) -> Che
     except (OutOfMemory, MemoryError, RuntimeError) as error:
         if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
             raise
-        return _too_large(case, backend, options, str(error))
+        return _too_large(case, backend, options, words_of(error))
 
 
 def _too_large(case: VerifyCase, backend: Backend, options: CheckOptions, why: str) -> Checked:
@@ -129,7 +130,9 @@ def _unable(trial: Trial, work: Callable[[], object]) -> tuple[Status, str] | No
         raise
     except BackendUnavailable as error:
         if not trial.failures:
-            return "unsupported" if isinstance(error, DeviceLimit) else "unavailable", str(error)
+            return "unsupported" if isinstance(error, DeviceLimit) else "unavailable", words_of(
+                error
+            )
         trial.broke(raised(trial.stage, error))
     except RuntimeError as error:
         if not is_device_fault(error) or is_out_of_memory(error):

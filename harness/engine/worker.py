@@ -27,6 +27,7 @@ from treeproof.engine.process_state import restored
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.source_digest import source_digest
 from treeproof.engine.watchdog import Watch, watchdog
+from treeproof.properties.exception_text import words_of
 
 DEAD_CONTEXT = 86
 """Exit code of a worker that gives up its place because its device takes no more work."""
@@ -109,13 +110,13 @@ def probe(reference: str) -> BackendMeta:
     try:
         backend = load(reference)
     except BackendUnavailable as error:
-        return BackendMeta(reference=reference, name=reference, unavailable=str(error))
+        return BackendMeta(reference=reference, name=reference, unavailable=words_of(error))
     except BackendError:
         raise
     except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise BackendError(
-            f"backend {reference} fails on import: {type(error).__name__}: {error} "
+            f"backend {reference} fails on import: {type(error).__name__}: {words_of(error)} "
             f"({last.filename}, line {last.lineno})"
         ) from None
     return BackendMeta(

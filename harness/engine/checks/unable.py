@@ -11,7 +11,7 @@ import re
 
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.engine.checks.device_fault import is_out_of_memory
-from treeproof.properties.exception_text import chain, from_triton, in_one_line, where
+from treeproof.properties.exception_text import chain, from_triton, in_one_line, where, words_of
 
 _NOT_BUILT = re.compile(
     r"no kernel image is available|device kernel image is invalid|"
@@ -43,11 +43,11 @@ def unable(stage: str, error: BaseException) -> BackendUnavailable | None:
     if is_out_of_memory(error):
         return OutOfMemory(said)
     if isinstance(error, ImportError):
-        return BackendUnavailable(f"{stage}: {error}{_to_install(error)}{where(error)}")
-    if isinstance(error, RuntimeError) and _NOT_BUILT.search(str(error)):
+        return BackendUnavailable(f"{stage}: {words_of(error)}{_to_install(error)}{where(error)}")
+    if isinstance(error, RuntimeError) and _NOT_BUILT.search(words_of(error)):
         return BackendUnavailable(f"{said}; it has to be built for this device and driver")
     for one in filter(from_triton, chain(error)):
-        if type(one).__name__ == "OutOfResources" or _NOT_IN_HARDWARE.search(str(one)):
+        if type(one).__name__ == "OutOfResources" or _NOT_IN_HARDWARE.search(words_of(one)):
             return DeviceLimit(f"{said}{where(error)}")
     if type(error).__name__ == "InductorError" and _NO_CHOICE.search(str(error)):
         return DeviceLimit(f"{said}{where(error)}")
