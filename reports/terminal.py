@@ -263,7 +263,8 @@ def last_words(run: Run) -> list[Text]:
             f"shard {run.shard} {part}: treeproof merge says whether anything was left out"
         )
     lines = [prose(f"! {why}", "yellow") for why in warnings]
-    checks = count(sum(run.completed_checks(name) for name in run.backends), "check")
+    completed = sum(run.completed_checks(name) for name in run.backends)
+    checks = count(completed, "check")
     if run.failures:
         failing = sum(bool(run.untolerated(check)) for check in run.checks)
         distinct = count(len(run.failures), "distinct failure")
@@ -274,7 +275,8 @@ def last_words(run: Run) -> list[Text]:
     elif run.exit_code == INTERRUPTED:
         lines.append(Text(f"interrupted; nothing failed in {checks}", style="yellow"))
     elif run.exit_code:
-        lines.append(Text("! not everything that was asked for was checked", style="bold yellow"))
+        what = "not everything that was asked for" if completed else "nothing"
+        lines.append(Text(f"! {what} was checked", style="bold yellow"))
     else:
         lines.append(Text(f"✓ no identity violated in {checks}", style="bold green"))
     return lines

@@ -89,6 +89,7 @@ def test_a_run_without_failures_says_so_and_an_empty_one_says_that_nothing_was_c
     assert "✓ no identity violated in 1 check" in clean.words
     assert "Nothing failed in what was checked." in clean.words
     empty = Elements(render(page_of([run_of(tmp_path / "b", [], exit_code=3)])))
+    assert "nothing was checked" in empty.words
     assert "backend mine completed no check" in empty.words
     assert "What was not checked is no pass." in empty.words
     assert "✓" not in empty.words
