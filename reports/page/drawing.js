@@ -135,7 +135,7 @@ class Drawing {
       return line;
     });
     const legend = ["• must read", ...used.map(s => `${s} ${WORDS[s]}`)].join(" · ");
-    const left = count > 24 && rows.length < count ? ` Of ${count} rows, ${rows.length} that differ.` : "";
+    const left = count > 24 && rows.length < count ? `. Of ${count} rows, ${rows.length} that differ.` : "";
     return el("section", {}, el("h4", {textContent: "Which keys a row reads"}), el("p", {className: "dim", textContent: legend + left}),
       el("div", {className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Keys read by each row, ${this.name}`},
         el("table", {className: "keys"}, el("thead", {}, head), el("tbody", {}, ...body))));
