@@ -5,8 +5,9 @@ No tree, no batch, no slot, no round: one token after another in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import torch
@@ -67,6 +68,19 @@ class Continuation:
         emitted = self.tokens[self.prompt_len : position + 1]
         made = processed(raw.tolist(), emitted, self.asked)
         return raw if made is None else torch.tensor(made, dtype=torch.float64)
+
+    def from_cut(self, position: int) -> float | None:
+        """How far the nearest logit after the token at `position`, as the request asks for them, is from where
+        its min-p cuts others off; None where nothing does."""
+        if self.asked is None or not self.asked.min_p:
+            return None
+        self.grow(position + 1)
+        emitted = self.tokens[self.prompt_len : position + 1]
+        made = processed(self._raw[position].tolist(), emitted, replace(self.asked, min_p=0.0))
+        if made is None:
+            return None
+        edge = max(made) + math.log(self.asked.min_p)
+        return min(abs(logit - edge) for logit in made)
 
     def with_token(self, position: int, token: int) -> Continuation:
         """The continuation in which `token` stands at `position`, behind the prompt: another one where

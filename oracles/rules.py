@@ -108,6 +108,43 @@ def typical_ends(
     return frozenset(found)
 
 
+def typical_ends_in_doubt(
+    tree: CandidateTree,
+    target: Sequence[Sequence[float]],
+    epsilon: float,
+    delta: float,
+    off: float,
+) -> frozenset[int]:
+    """The nodes that it may end on where each logit behind `target` is off by `off` at most, each in a way of
+    its own.
+
+    A share is then off by a factor of exp(2 off) at most, its logarithm by 2 off, so an entropy of laws over V
+    tokens by (exp(2 off) - 1) * log(V) + 2 off * exp(2 off).
+    """
+    grown = math.exp(2 * off)
+    by_entropy = math.exp((grown - 1) * math.log(max(2, len(target[0]))) + 2 * off * grown)
+    certain, possible = {0: 1.0}, {0: 1.0}
+    for node in range(1, len(tree)):
+        above = tree.parents[node]
+        share = target[above][tree.tokens[node]]
+        peak = delta * math.exp(-_entropy(target[above]))
+        if above in possible and share * grown > min(epsilon, peak / by_entropy):
+            possible[node] = possible[above] * share
+            if above in certain and share / grown > min(epsilon, peak * by_entropy):
+                certain[node] = possible[node]
+    least = max(tree.depth[node] for node in certain)
+    best: dict[int, float] = {}
+    for node, share in certain.items():
+        best[tree.depth[node]] = max(share, best.get(tree.depth[node], 0.0))
+    # Whichever is in no doubt, and likelier beyond doubt, is taken before another of its depth.
+    return frozenset(
+        node
+        for node, share in possible.items()
+        if tree.depth[node] >= least
+        and share * grown ** (2 * tree.depth[node]) >= best.get(tree.depth[node], 0.0)
+    )
+
+
 def _entropy(law: Sequence[float]) -> float:
     return -sum(share * math.log(share) for share in law if share > 0)
 

@@ -52,9 +52,10 @@ def _params(params: Params) -> str:
     """What it asks for, where that is anything."""
     asked = [
         f"{name.replace('_', ' ')} {value:g}"
-        for name in ("temperature", "frequency", "presence", "repetition")
+        for name in ("temperature", "frequency", "presence", "repetition", "min_p")
         if (value := getattr(params, name)) != getattr(Params(), name)
     ]
+    asked += [f"token {token} by {more:+g}" for token, more in params.bias]
     asked += ["a grammar"] * params.grammar
     asked += [] if params.limit is None else [f"at most {_tokens(params.limit)}"]
     asked += [f"stop at {list(params.stop_tokens)}"] * bool(params.stop_tokens)

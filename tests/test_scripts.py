@@ -183,9 +183,9 @@ def test_a_request_that_only_fills_the_batch_is_left_as_an_idle_row() -> None:
 
 
 def test_prompts_repeat_themselves_in_some_scripts_and_some_sample_many_rounds() -> None:
-    drawn = [case for unit in script_units("quick", 0, 48) for case in draw_scripts(unit)]
+    drawn = [case for unit in script_units("quick", 0, 96) for case in draw_scripts(unit)]
     repeated = [case for case in drawn if case.requests[0].prefix_tokens]
-    assert 8 <= len(repeated) <= 36
+    assert 16 <= len(repeated) <= 72
     for prompt in (one.prefix_tokens for case in repeated for one in case.requests):
         assert len(set(prompt)) <= 2
         assert prompt[2:] == prompt[:-2]
@@ -193,8 +193,17 @@ def test_prompts_repeat_themselves_in_some_scripts_and_some_sample_many_rounds()
         sum(isinstance(step, Round) and step.sample is not None for step in case.script)
         for case in drawn
     ]
-    assert sum(count > 1 for count in sampled) >= 12
-    assert sum(count == 0 for count in sampled) >= 8
+    assert sum(count > 1 for count in sampled) >= 24
+    assert sum(count == 0 for count in sampled) >= 16
+
+
+def test_all_that_may_be_asked_and_each_rule_are_drawn() -> None:
+    drawn = [case for unit in script_units("quick", 0, 48) for case in draw_scripts(unit)]
+    asked = [s.params for case in drawn for s in case.script if isinstance(s, Admit)]
+    assert {bool(params.bias) for params in asked} == {True, False}
+    assert {params.min_p for params in asked} == {0.0, 2.0**-5, 2.0**-3}
+    rules = {s.sample for case in drawn for s in case.script if isinstance(s, Round)}
+    assert rules == {None, "target-only", "chain", "typical"}
 
 
 def test_requests_that_go_take_their_steps_with_them() -> None:

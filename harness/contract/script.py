@@ -21,13 +21,17 @@ Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Penalty = Annotated[float, Meta(ge=-16, le=16)]
 Scale = Annotated[float, Meta(gt=0, le=16)]
-SampledBy = Literal["target-only", "chain"]
+Bias = tuple[Index, Penalty]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+SampledBy = Literal["target-only", "chain", "typical"]
+EPSILON, DELTA = 0.09, 1.0
+"""Of rounds by `typical`. By the usual delta, 0.3, a small model with its flat laws accepts all there is."""
 
 
 class Params(Typed, frozen=True, kw_only=True):
     """What a request asks for, as long as it is served. By default it is greedy decoding without an end.
 
-    Penalties, the grammar and the temperature are those of `contract.constraints`: counts are of what
+    Penalties, biases, the grammar, the temperature and min-p are those of `contract.constraints`: counts are of what
     the request has emitted, its prompt left out, and the grammar begins with the first token emitted.
     """
 
@@ -39,6 +43,9 @@ class Params(Typed, frozen=True, kw_only=True):
     frequency: Penalty = 0.0
     presence: Penalty = 0.0
     repetition: Scale = 1.0
+    bias: tuple[Bias, ...] = ()
+    """Tokens, each with what is added to its logit; those past the vocabulary are nobody's."""
+    min_p: Share = 0.0
     grammar: bool = False
     """Some grammar, the same for all who ask for one."""
 
@@ -48,12 +55,15 @@ class Params(Typed, frozen=True, kw_only=True):
         return self.adjusting != _PLAIN
 
     @property
-    def adjusting(self) -> tuple[float, ...]:
+    def adjusting(self) -> tuple[object, ...]:
         """What changes logits."""
-        return self.temperature, self.frequency, self.presence, self.repetition, self.grammar
+        return (
+            *(self.temperature, self.frequency, self.presence, self.repetition),
+            *(self.bias, self.min_p, self.grammar),
+        )
 
 
-_PLAIN = (1.0, 0.0, 0.0, 1.0, False)
+_PLAIN = (1.0, 0.0, 0.0, 1.0, (), 0.0, False)
 
 
 class Admit(Typed, frozen=True, kw_only=True, tag="admit", tag_field="do"):
@@ -90,7 +100,8 @@ class Round(Typed, frozen=True, kw_only=True, tag="round", tag_field="do"):
 
     Without `sample` the walk is greedy. With it, acceptance goes by this rule of `contract.sampling`,
     at thresholds of 1, and by coins that the seed determines: the drafter's path to `accept` is the
-    likeliest at each step, and coins are such that it is taken, and no further one.
+    likeliest at each step, and coins are such that it is taken, and no further one. By `typical` no coin is asked on
+    the way: how far it goes is for the target to say.
     """
 
     turns: tuple[Turn, ...]

@@ -73,8 +73,15 @@ def _params(draw: DrawFn, *, ends: bool = False) -> Params:
         frequency=draw(st.sampled_from((0.0, 0.5, -0.25))),
         presence=draw(st.sampled_from((0.0, 0.75))),
         repetition=draw(st.sampled_from((1.0, 1.5))),
+        bias=_biases(draw(st.integers(0, 48))) if draw(_YES) else (),
+        min_p=draw(st.sampled_from((0.0, 0.0, 2.0**-3, 2.0**-5))),
         grammar=draw(_YES),
     )
+
+
+def _biases(first: int) -> tuple[tuple[int, float], ...]:
+    """Some tokens are asked for, and some are kept away."""
+    return tuple((first + 3 * i, more) for i, more in enumerate((2.0, -3.0, 1.5, -12.0)))
 
 
 _PARAMS, _ENDING = _params(), _params(ends=True)
@@ -238,11 +245,11 @@ class _Machine:
     def _rule(self, draw: DrawFn, turns: list[Turn]) -> SampledBy | None:
         if draw(_between(0, 3)) < 4 - self.sampled:
             return None
-        rules: list[SampledBy] = ["target-only"]
+        rules: tuple[SampledBy, ...] = ("target-only", "target-only", "typical")
         for turn in turns:
             parents = self.requests[turn.request].tree.parents[: turn.nodes]
             if parents != tuple(range(-1, len(parents) - 1)):
-                return rules[0]
+                return draw(_one_of(rules))
         return draw(_one_of((*rules, "chain")))
 
     def _emit(self, b: int, most: int) -> None:

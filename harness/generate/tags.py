@@ -124,7 +124,8 @@ def _script(case: VerifyCase) -> Iterator[str]:
         if one.idle:
             yield "rounds:idle-requests"
         if one.sample is not None:
-            yield "rounds:sampled-chain" if one.sample == "chain" else "rounds:sampled"
+            kind = "" if one.sample == "target-only" else f"-{one.sample}"
+            yield f"rounds:sampled{kind}"
         for turn in one.turns:
             if turn.stop is not None:
                 yield "rounds:one-stops"
@@ -160,6 +161,10 @@ def _params(params: Params) -> Iterator[str]:
         yield "rounds:stop-tokens"
     if params.adjusts:
         yield "rounds:adjusted-logits"
+    if params.bias:
+        yield "rounds:bias"
+    if params.min_p:
+        yield "rounds:min-p"
 
 
 def topology(tree: CandidateTree) -> str:

@@ -32,12 +32,21 @@ def asked_of(params: Params, vocab: int) -> Asked:
         frequency=exactly(params.frequency),
         presence=exactly(params.presence),
         repetition=exactly(params.repetition),
-        bias=(0.0,) * vocab,
+        bias=_biases(params, vocab),
         temperature=exactly(params.temperature),
-        min_p=0.0,
+        min_p=exactly(params.min_p),
         grammar=_grammar(vocab) if params.grammar else ((0,) * vocab,) * _STATES,
         state=0,
     )
+
+
+def _biases(params: Params, vocab: int) -> tuple[float, ...]:
+    """What is added to each token's logit; of a token that is named twice, all of it."""
+    found = np.zeros(vocab, np.float32)
+    for token, more in params.bias:
+        if token < vocab:
+            found[token] += np.float32(more)
+    return tuple(found.tolist())
 
 
 @lru_cache(maxsize=4)

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.failure import Failure
-from treeproof.contract.sampling import CHAIN, Rule
-from treeproof.contract.script import Params
+from treeproof.contract.sampling import CHAIN, TYPICAL, Rule
+from treeproof.contract.script import DELTA, EPSILON, Params
 from treeproof.contract.target_model import TargetModel
 from treeproof.engine.serving.coins import Coins
 from treeproof.engine.serving.memory import Memory, companion_rows, drafter_codes
 from treeproof.engine.serving.request import Served
 from treeproof.engine.serving.tally import Tally
-from treeproof.oracles.continuation import Sequence64, sequence64
-from treeproof.oracles.law import target_only
+from treeproof.oracles.continuation import Continuation, Sequence64, sequence64
+from treeproof.oracles.law import Walk, target_only
 from treeproof.oracles.path_laws import Laws
-from treeproof.oracles.rules import chain
+from treeproof.oracles.rules import chain, typical, typical_ends, typical_ends_in_doubt
 from treeproof.oracles.sampled import outcomes
 from treeproof.oracles.target_errors import Errors
 from treeproof.properties.plans import Plan
@@ -69,12 +69,7 @@ class Plain:
         same coins: its laws are those after the tokens alone."""
         first = len(served.tokens)
         after = Laws(served.truth, first, plan.tree)
-        if rule == CHAIN:
-            walk = chain(
-                plan.tree, after, [list(map(Fraction, law)) for law in coins.draft.tolist()]
-            )
-        else:
-            walk = target_only(plan.tree, after)
+        walk = _walk(rule, plan, after, coins)
         values: dict[Hashable, Fraction] = {
             node: Fraction(float(coins.rows[row])) for node, row in enumerate(plan.rows)
         }
@@ -82,13 +77,25 @@ class Plain:
         tally.tokens += len(run)
         (right,) = outcomes(walk, values)
         if tuple(run) != right:
-            limits = [
-                self._limit(served.params, sequence64(self.model, tuple(tokens), self.errors))
-                for tokens in ([*served.tokens, *run[:-1]], [*served.tokens, *right[:-1]])
-            ]
-            failures = judge_run(served.number, first, run, right, walk, values, max(limits))
-            if failures:
-                return failures
+            tails = [list(run[:-1]), list(right[:-1])]
+            if rule == TYPICAL:
+                tails += _paths(plan)
+            limit = max(
+                self._limit(
+                    served.params,
+                    sequence64(self.model, (*served.tokens, *tail), self.errors),
+                )
+                for tail in tails
+            )
+            walks = [walk]
+            if rule == TYPICAL:
+                ends = typical_ends_in_doubt(plan.tree, _floats(after), EPSILON, DELTA, limit)
+                walks = [typical(plan.tree, after, end) for end in sorted(ends)]
+            judged = [judge_run(served.number, first, run, right, w, values, limit) for w in walks]
+            if all(judged) and not _cut_in_doubt(
+                served.truth, first, run, right, plan, rule, limit
+            ):
+                return judged[0]
             tally.ties += 1
         served.truth = served.truth.with_tokens(first, run)
         served.tokens += run
@@ -152,3 +159,44 @@ class Plain:
             ),
         ]
         return judge_contents(served.number, gone, held, handed_out=handed_out)
+
+
+def _walk(rule: Rule, plan: Plan, after: Laws, coins: Coins) -> Walk:
+    """What the rule emits by these laws."""
+    if rule == CHAIN:
+        drafted = [list(map(Fraction, law)) for law in coins.draft.tolist()]
+        return chain(plan.tree, after, drafted)
+    if rule == TYPICAL:
+        (end,) = sorted(typical_ends(plan.tree, _floats(after), EPSILON, DELTA))[:1]
+        return typical(plan.tree, after, end)
+    return target_only(plan.tree, after)
+
+
+def _floats(laws: Laws) -> list[list[float]]:
+    return [list(map(float, law)) for law in laws[:]]
+
+
+def _paths(plan: Plan) -> list[list[int]]:
+    """The drafts that lead to each node."""
+    tree = plan.tree
+    return [[tree.tokens[on] for on in tree.path(node)[1:]] for node in range(len(tree))]
+
+
+def _cut_in_doubt(
+    truth: Continuation,
+    first: int,
+    run: Sequence[int],
+    right: Sequence[int],
+    plan: Plan,
+    rule: Rule,
+    limit: float,
+) -> bool:
+    """Whether a min-p may cut other tokens off where two runs part; by `typical`, anywhere in the tree."""
+    if rule == TYPICAL:
+        paths = _paths(plan)
+    else:
+        parted = [i for i, pair in enumerate(zip(run, right, strict=False)) if len({*pair}) > 1]
+        paths = [list(run[: parted[0]])] if parted else []
+    near = [truth.with_tokens(first, path).from_cut(first + len(path) - 1) for path in paths]
+    # Both the logit and the edge, which goes by the largest, may be off.
+    return any(far is not None and far <= 2 * limit for far in near)

@@ -14,6 +14,7 @@ from treeproof.backends import reference
 from treeproof.contract.counter import address_hash
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.sampling import CHAIN, Rule, Sampling
+from treeproof.contract.script import DELTA, EPSILON
 from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.accepted import counted, once
 from treeproof.engine.checks.trial import Trial
@@ -68,6 +69,8 @@ def sample(
         coins=torch.from_numpy(launch.coins).to(device),
         final_coins=torch.from_numpy(launch.last).to(device),
         draft_probs=None if launch.draft is None else torch.from_numpy(launch.draft).to(device),
+        epsilon=EPSILON,
+        delta=DELTA,
     )
     can = trial.backend.capabilities
     own = trial.has("sample") and drawn.rule in can.sampling and not can.own_coins
@@ -142,4 +145,6 @@ def _launch(step: Step, probs: Tensor, drawn: Drawing) -> Sampled:
         last_in_doubt=True,
         rule=drawn.rule,
         draft=np.stack([own.draft for own in drawn.coins]) if drawn.rule == CHAIN else None,
+        epsilon=EPSILON,
+        delta=DELTA,
     )
