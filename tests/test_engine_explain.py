@@ -126,6 +126,43 @@ def test_a_hang_is_its_own_cause_and_a_crash_has_none():
     assert [(event.kind, event.cause) for event in found] == [("hang", "hangs")]
 
 
+# --- a device that breaks down ------------------------------------------------------------------------
+
+BREAKS = """
+import torch
+import treeproof
+from treeproof.backends.direct_mask import DirectMask
+
+
+def broken(*arguments, **named):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@treeproof.register("breaks", consumes={consumes!r}, numerics=treeproof.Numerics(p="float32"))
+class Breaks(DirectMask):
+    def attend(self, x, *tensors):
+        done = super().attend(x, *tensors)
+        # From now on nothing can be asked of this device, by nobody.
+        torch.Tensor.any = torch.Tensor.all = torch.Tensor.tolist = torch.equal = broken
+        torch.Tensor.__bool__ = torch.Tensor.__int__ = torch.Tensor.item = broken
+        return done
+"""
+
+
+def test_a_device_that_breaks_down_while_a_cause_is_looked_for_is_no_fault_of_ours(tmp_path):
+    path = tmp_path / "breaks.py"
+    path.write_text(BREAKS.replace("{consumes!r}", repr(CONSUMES)))
+    settings = RunSettings(
+        backends=(str(path),), workers=1, store=None, reduce=False, run_dir=tmp_path / "run"
+    )
+    done = run(settings, cases=[CASE], explain=True)
+
+    assert done.exit_code == 1, done.finished
+    assert {group.kind for group in done.failures} == {"raises"}
+    assert "CUDA error" in done.failures[0].failure.message
+    assert not [event for event in done.events if isinstance(event, Diagnosed)]
+
+
 # --- in words ----------------------------------------------------------------------------------------
 
 CAUSAL = Diagnosed(

@@ -186,12 +186,16 @@ def check(task: Task, settings: WorkerSettings) -> list[Checked]:
 
 
 def explain(task: Task, settings: WorkerSettings) -> tuple[tuple[Diagnosed, ...], Shown | None]:
-    """The cause of what the task's one backend does wrong on the case, as `look_and_show` gives it.
+    """The cause of what the task's one backend does wrong on the case, as `look_and_show` gives it; nothing
+    where the device breaks down over it.
 
     Raises InternalError as `check` does.
     """
     (meta,) = task.backends
     with _working(task, settings, EXPLAINER) as work, _one_thread(settings.device):
+        _leave_dead_context(settings)
+        from treeproof.engine.checks.device_fault import is_device_fault
+
         looker: Any = importlib.import_module(EXPLAINER)
         options = looker.CheckOptions(
             device=settings.device,
@@ -199,9 +203,13 @@ def explain(task: Task, settings: WorkerSettings) -> tuple[tuple[Diagnosed, ...]
             identities=task.identities,
             in_flight=work.entering(meta.name),
         )
-        found: tuple[tuple[Diagnosed, ...], Shown | None] = looker.look_and_show(
-            task.case, load(meta.reference), options
-        )
+        found: tuple[tuple[Diagnosed, ...], Shown | None] = (), None
+        try:
+            found = looker.look_and_show(task.case, load(meta.reference), options)
+        except RuntimeError as error:
+            if not is_device_fault(error):
+                raise
+            _suspected.add(settings.device)
         work.rest()
         return found
 
@@ -258,8 +266,7 @@ def outlive(task: Task, settings: WorkerSettings) -> int:
 
 def _check_one(work: _Work, meta: BackendMeta) -> Checked:
     settings = work.settings
-    if settings.device in _suspected and settings.watched and _context_is_dead(settings.device):
-        os._exit(DEAD_CONTEXT)
+    _leave_dead_context(settings)
     enter = work.entering(meta.name)
     enter("load")
     checker: Any = importlib.import_module(settings.checker)
@@ -298,6 +305,12 @@ def _one_thread(device: str) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _leave_dead_context(settings: WorkerSettings) -> None:
+    """End this process where its device takes no more work; another takes its place."""
+    if settings.device in _suspected and settings.watched and _context_is_dead(settings.device):
+        os._exit(DEAD_CONTEXT)
 
 
 def _context_is_dead(device: str) -> bool:

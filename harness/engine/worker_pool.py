@@ -206,13 +206,17 @@ class WorkerPool:
         """The cause of what a backend does wrong on a case, as `look_and_show` gives it; empty where
         none was found, its worker was lost over it, or it was abandoned."""
         columns = frozenset[str](COLUMNS)
-        launch = self._launch(
-            seat, case, (backend,), columns, "", launch_timeout, function=worker.explain
-        )
         outcome: Done | Lost | None = None
-        while outcome is None and not abandoned.is_set():
-            wait({launch.future}, TICK)
-            outcome = self._outcome(launch)
+        for _ in range(MOST_TRIES):
+            launch = self._launch(
+                seat, case, (backend,), columns, "", launch_timeout, function=worker.explain
+            )
+            outcome = None
+            while outcome is None and not abandoned.is_set():
+                wait({launch.future}, TICK)
+                outcome = self._outcome(launch)
+            if not isinstance(outcome, Lost) or not outcome.gave_up:
+                break
         return (outcome.diagnosed, outcome.shown) if isinstance(outcome, Done) else ((), None)
 
     def stop(self) -> None:
