@@ -48,7 +48,7 @@ THEIRS = (
     "sdpa-direct-mask", "sglang-extend", "sglang-unified", "sglang-tree", "sglang-cuda-tree", 
     "sglang-draft", "sglang-merge", "sglang-select",
 )  # fmt: skip
-MEASURED = (*OURS, "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "torch-varlen-cascade", "sglang-extend")  # fmt: skip
+MEASURED = (*OURS, "fa3-page-table", "fa3-cascade", "fa4-page-table", "fa4-cascade", "sglang-extend")  # fmt: skip
 """Backends whose trees a minute are measured."""
 LAST = 190
 """Seconds that are kept for checks: two backends one after the other in each place."""
