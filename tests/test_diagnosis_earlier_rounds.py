@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from test_rounds import TREE, ready, served, turns
-from test_rounds_params import asking
+from test_rounds_params import asking, plainly
 
 from treeproof.contract.backend import Backend
 from treeproof.contract.case import VerifyCase
@@ -29,6 +29,7 @@ from treeproof.faults.plant import remembering
 from treeproof.faults.smallest import request
 
 Around = Callable[..., Any]
+PLANTED = (*later_rounds.FAULTS, *later_rounds.MORE)
 
 
 def cause(backend: Backend, script: VerifyCase) -> tuple[str, str]:
@@ -82,6 +83,13 @@ def coins_of_the_round_before(seen: Any, right: Around, x: Any, given: Any) -> A
     return right(x, replace(given, coins=before.coins))
 
 
+def stop_tokens_of_the_first_round_alone(
+    seen: Any, right: Around, accepted: Any, rules: Any
+) -> Any:
+    stops = rules.stop_tokens if len(seen) == 1 else torch.full_like(rules.stop_tokens, -1)
+    return right(accepted, replace(rules, stop_tokens=stops))
+
+
 def budget_of_the_round_before(seen: Any, right: Around, accepted: Any, rules: Any) -> Any:
     before = seen[-2][1].budget if len(seen) > 1 else rules.budget
     return right(accepted, replace(rules, budget=before))
@@ -105,6 +113,10 @@ SAMPLED = served(
         *(Round(turns=(Turn(request=0, accept=a),), sample="target-only") for a in (0, 1, 3)),
     ],
 )
+_THREE = (turns(1), turns(3), turns(1))
+_EMITTED = plainly(served(request(TREE, 3), steps=[*ready(0), *_THREE]), Params(), 6)
+# The first token of the second round.
+STOPPED = served(request(TREE, 3), steps=[*asking(Params(stop_tokens=(_EMITTED[3],))), *_THREE])
 LIMITED = served(request(TREE, 3), steps=[*asking(Params(limit=5)), turns(1), turns(3), turns(1)])
 
 
@@ -131,6 +143,10 @@ LIMITED = served(request(TREE, 3), steps=[*asking(Params(limit=5)), turns(1), tu
             "finish", budget_of_the_round_before, LIMITED,
             "finish goes by the budgets of the round before",
         ),
+        (
+            "finish", stop_tokens_of_the_first_round_alone, STOPPED,
+            "finish goes by the stop tokens of nobody past the first round",
+        ),
     ],
 )  # fmt: skip
 def test_what_of_which_round_a_stage_goes_by_is_named(
@@ -142,7 +158,7 @@ def test_what_of_which_round_a_stage_goes_by_is_named(
 
 
 @pytest.mark.parametrize(
-    "fault", [f for f in later_rounds.FAULTS if f.cause == NAME], ids=lambda fault: fault.name
+    "fault", [f for f in PLANTED if f.cause == NAME], ids=lambda fault: fault.name
 )
 def test_planted_faults_of_later_rounds_are_named(fault: Fault) -> None:
     assert cause(fault.into(load("reference")), fault.smallest)[0] == NAME
@@ -188,7 +204,7 @@ def test_what_begins_in_a_later_round_and_is_no_earlier_ones_is_not_called_so(
 
 
 @pytest.mark.parametrize(
-    "fault", [f for f in later_rounds.FAULTS if f.cause != NAME], ids=lambda fault: fault.name
+    "fault", [f for f in PLANTED if f.cause != NAME], ids=lambda fault: fault.name
 )
 def test_what_goes_on_from_round_to_round_is_no_earlier_rounds(fault: Fault) -> None:
     assert cause(fault.into(load("reference")), fault.smallest)[0] == "unknown"

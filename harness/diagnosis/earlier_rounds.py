@@ -1,4 +1,5 @@
-"""One statement about rounds: a stage is given, or gives, what an earlier round had in that place.
+"""One statement about rounds: a stage is given, or gives, what an earlier round had in that place; or a first
+round was the last one in which it was given anything there.
 
 It is tried on every call of a stage in a script, those that were right among them: each is judged anew as
 if it had been given what the statement says. It holds where all of them are right then.
@@ -7,7 +8,7 @@ if it had been given what the statement says. It holds where all of them are rig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -33,6 +34,8 @@ class StageCall:
     gave: Named
     wrong: Callable[[Named], frozenset[str]]
     alike: int = 0
+    nothing: Named = field(default_factory=dict)
+    """What some names are where nobody asks for them."""
 
 
 Whence = Callable[[Sequence[StageCall], int, int], tuple[int, int] | None]
@@ -78,6 +81,9 @@ _WHENCE: Mapping[str, Whence] = {
 }
 
 
+_NOBODY = "nobody past the first round"
+
+
 @dataclass(frozen=True)
 class EarlierRound:
     """These names, of what a stage is given or of what it gives, are those of another call."""
@@ -103,6 +109,9 @@ class EarlierRound:
         return call.wrong(call.given) <= frozenset(self.names)
 
     def _earlier(self, calls: Sequence[StageCall], n: int, name: str) -> Lines:
+        if self.whence == _NOBODY:
+            return calls[n].nothing[name] if n else calls[n].given[name]
+
         def side(m: int) -> Lines:
             return calls[m].given[name] if self.given else calls[m].gave[name]
 
@@ -148,6 +157,8 @@ def _statements(stage: str, calls: Sequence[StageCall]) -> Iterator[EarlierRound
         for names in chain(((name,) for name in named), together):
             for whence in _WHENCE:
                 yield EarlierRound(stage, names, whence, given)
+    for name in last.nothing:
+        yield EarlierRound(stage, (name,), _NOBODY, given=True)
 
 
 def detail(left: Sequence[EarlierRound]) -> str:

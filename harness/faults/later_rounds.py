@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from treeproof.contract.constraints import Constraints
 from treeproof.contract.drafting import Drafted, DraftStep, Extended
 from treeproof.contract.failure import Evidence, Identity
 from treeproof.contract.inputs import Accepted, VerifyInput
-from treeproof.contract.sampling import Sampling
+from treeproof.contract.sampling import TYPICAL, Sampling
 from treeproof.contract.script import Admit, Params, Prefill, Round, Step, Turn
 from treeproof.contract.stopping import RUNNING, Finished, StopRules
-from treeproof.faults.fault import Fault, Plant
+from treeproof.faults.fault import Applies, Fault, Plant
 from treeproof.faults.plant import remembering
 from treeproof.faults.smallest import FORK, SERVED, case, request
 
@@ -81,6 +82,30 @@ def _coins_kept(field: str) -> Stage:
         return made
 
     return wrong
+
+
+def _laws_kept(right: Stage, kept: Kept, x: VerifyInput, given: Sampling) -> Accepted:
+    """Typical acceptance goes by laws that were copied out in the first round, line by line of the batch."""
+    if given.rule == TYPICAL:
+        own, ends = given.target_probs.clone(), x.qo_indptr.tolist()
+        for b, (first, end) in enumerate(pairwise(ends)):
+            before = kept.setdefault(b, own[first:end].clone())
+            rows = min(len(before), end - first)
+            own[first : first + rows] = before[:rows]
+        given = replace(given, target_probs=own)
+    made: Accepted = right(x, given)
+    return made
+
+
+def _bias_once(
+    right: Stage, kept: Kept, x: VerifyInput, logits: Tensor, given: Constraints
+) -> Tensor:
+    """Biases are added to a buffer of logits that the next round overwrites."""
+    if kept.get("added"):
+        given = replace(given, bias=torch.zeros_like(given.bias))
+    kept["added"] = True
+    made: Tensor = right(x, logits, given)
+    return made
 
 
 def _drafts_counted(
@@ -155,6 +180,8 @@ class _Late:
     sources: tuple[str, ...] = ()
     larger: str = ""
     cause: str = "of-an-earlier-round"
+    applies: Applies | None = None
+    """None: every backend that has the stage."""
 
 
 _LATE: tuple[_Late, ...] = (
@@ -223,6 +250,17 @@ _MORE: tuple[_Late, ...] = (
         _coins_kept("coins"),
         _script(*_rounds(1, 0, sample="target-only"), tree=(-1, 0), seed=3),
     ),
+    _Late(
+        "bias-of-first-round", "", "process", "biases are added in the first round only",
+        ("output", "measured"), _bias_once, _script(*_rounds(0, 0), params=Params(bias=((0, 1.0),))),
+        larger="another request in the round before is never cut to an earlier round of the same one",
+    ),
+    _Late(
+        "typical-by-first-round", "", "sample",
+        "by typical, rows go by the laws that the target gave in the first round",
+        ("traversal", "measured"), _laws_kept, _script(*_rounds(0, 0, sample="typical")),
+        applies=lambda backend: TYPICAL in backend.capabilities.sampling,
+    ),
 )  # fmt: skip
 
 
@@ -251,7 +289,7 @@ def _fault(late: _Late) -> Fault:
         smallest=late.smallest,
         larger=late.larger,
         plant=_plant(late.stage, late.wrong),
-        applies=_has(late.stage),
+        applies=late.applies or _has(late.stage),
     )
 
 

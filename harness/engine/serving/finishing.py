@@ -13,7 +13,7 @@ from treeproof.contract.inputs import Accepted
 from treeproof.contract.stopping import StopRules
 from treeproof.diagnosis.earlier_rounds import Named
 from treeproof.engine.checks.trial import Trial
-from treeproof.engine.serving.params import ending, pieces
+from treeproof.engine.serving.params import NO_LIMIT, ending, pieces
 from treeproof.engine.serving.stage import ask, judged, tell
 from treeproof.engine.serving.step import Step
 from treeproof.oracles.served import Ending, served
@@ -67,7 +67,8 @@ def finish(
         ends = {
             name: tuple((getattr(end, field),) for end in endings) for name, field in _ENDS.items()
         }
-        tell(trial, "finish", step.numbers, ends, gave, wrong)
+        nothing = {name: ((none,),) * len(endings) for name, none in _NOTHING.items()}
+        tell(trial, "finish", step.numbers, ends, gave, wrong, nothing=nothing)
         failures = judge(endings)
         judged(trial, "traversal", "measured", "finish", failures)
     elif any(why != "running" for _, why in right):
@@ -82,6 +83,8 @@ _ENDS = {
     "text served": "before",
 }
 """What a run ends by, in the words of a cause."""
+_NOTHING = {"budgets": NO_LIMIT, "stop tokens": frozenset(), "stop strings": ()}
+"""Of a request that nothing ends."""
 _WRONG = {"wrong-served": "tokens", "wrong-count": "counts", "wrong-reason": "reasons"}
 """What is wrong with a run, by the kind of failure."""
 

@@ -39,7 +39,10 @@ def process(trial: Trial, step: Step, seen: VerifyInput, logits: Tensor) -> Tens
     tokens, numbers = flat_tokens(step.case, step.plans), logits.cpu().numpy()
     launch = Processed(step.case, step.plans, asked, tokens, numbers, exact=False)
     found = made.cpu().numpy()
-    tell(trial, "process", step.numbers, _given(asked), {}, partial(_wrong, launch, found))
+    plain = _given((asked_now(None, vocab),) * len(asked))
+    nothing = {name: plain[name] for name in _PARAMETERS}
+    wrong = partial(_wrong, launch, found)
+    tell(trial, "process", step.numbers, _given(asked), {}, wrong, nothing=nothing)
     judged(trial, "output", "measured", "process", judge_processed(launch, found))
     return made
 
@@ -53,6 +56,9 @@ _NAMES = {
     "min-ps": ("min_p",),
 }
 """What a request asks for, in the words of a cause."""
+
+
+_PARAMETERS = ("penalties", "biases", "temperatures", "min-ps")
 
 
 def _given(asked: Sequence[Asked]) -> Named:

@@ -110,6 +110,10 @@ def _lines(launch: Sampled, drawn: Drawing) -> Named:
     found: dict[str, tuple[object, ...]] = {
         "coins": tuple(tuple(own.rows.tolist()) for own in drawn.coins),
         "last coins": tuple(launch.last.tolist()),
+        "laws": tuple(
+            tuple(map(tuple, launch.probs[first : first + request.num_rows].tolist()))
+            for first, request in zip(launch.case.qo_indptr, launch.case.requests, strict=False)
+        ),
     }
     if launch.draft is not None:
         found["drafters' laws"] = tuple(tuple(map(tuple, laws)) for laws in launch.draft.tolist())
@@ -123,6 +127,7 @@ def _wrong(
     draft = None if launch.draft is None else np.array(given["drafters' laws"], np.float32)
     other = replace(
         launch,
+        probs=np.concatenate([np.array(line, np.float32) for line in given["laws"]]),
         coins=np.concatenate([np.array(line, np.float32) for line in given["coins"]]),
         last=np.array(given["last coins"], np.float32),
         draft=draft,

@@ -43,10 +43,11 @@ def tell(
     gave: Named,
     wrong: Callable[[Named], frozenset[str]],
     alike: int = 0,
+    nothing: Named | None = None,
 ) -> None:
     """Of what a stage was given and gave, before it is judged: who looks for a cause is told."""
     if trial.heard is not None:
-        trial.heard(StageCall(stage, requests, given, gave, wrong, alike))
+        trial.heard(StageCall(stage, requests, given, gave, wrong, alike, nothing or {}))
 
 
 def ask(trial: Trial, stage: str, *values: Any, first: bool, rest: tuple[Any, ...] = ()) -> Any:
