@@ -30,13 +30,13 @@ def run_campaign(
     on_event: Callable[[Event], None],
 ) -> Run:
     """`settings` are those of a soak, `options` the command line's."""
-    from treeproof.engine.campaign import campaign
+    from treeproof.engine.campaign import campaign, units_of
 
     cases = options["examples"]
     if cases is not None:
         cases = int(read_value("examples", cases, "--examples")["examples"])
         if options["time_limit"] is None:
-            settings = replace(settings, time_limit=None, units=(0, 0))
+            settings = replace(settings, time_limit=None, units=units_of(cases))
     places = _places(settings, options["ray"])
     try:
         return campaign(settings, folder, places, on_event, cases=cases)

@@ -116,6 +116,13 @@ def _begin(settings: RunSettings, folder: Path) -> None:
             )
 
 
+def units_of(cases: int) -> tuple[int, int]:
+    """The units, from the first on, of the whole parts in which so many cases are drawn."""
+    from treeproof.generate.units import BLOCK
+
+    return 0, -(-cases // (UNITS * BLOCK)) * UNITS
+
+
 def seed_of(folder: Path) -> int | None:
     """The seed of the campaign in a folder; None where there is none yet."""
     path = folder / "campaign.json"
@@ -183,9 +190,7 @@ class _Sitting:
 
     def _parts(self) -> Iterator[int]:
         """Those that are not there yet, in order."""
-        from treeproof.generate.units import BLOCK
-
-        most = None if self.cases is None else -(-self.cases // (UNITS * BLOCK))
+        most = None if self.cases is None else units_of(self.cases)[1] // UNITS
         part = 0
         while most is None or part < most:
             if not self._path(part).exists():
