@@ -109,6 +109,7 @@ def _seen(case: VerifyCase, draw: random.Random) -> Shown:
             tuple(float(f"{draw.random() * 9:.3g}") for _ in range(2)) for _ in range(rows)
         ),
         reads=reads(leaks=True),
+        shares=tuple((round(draw.random(), 3), round(draw.random(), 3)) for _ in range(rows)),
         declared={
             form: reads(leaks=False)
             for form in ("build: custom_mask", "attend: kv_indices", "retrieve_parent_token")

@@ -66,6 +66,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     seen = Shown(
         backend="mine", case=case.id, errors=((0.1, 0.2), (0.3, 0.6), (7.0, 1e9)), reads=reads,
+        shares=((0.75, 0.75), (0.6, 0.602), (0.9, 0.6)),
         declared={"attend: masks": reads}, positions=(3, 4, 4), slots=slots,
         writes=((slots[0], 0, 0), (slots[1], 1, -1), (slots[2], 2, 2), (15, 1, -2)),
     )  # fmt: skip
@@ -202,6 +203,9 @@ def test_errors_reads_and_writes_are_drawn_from_what_was_seen(opened: Opened) ->
     expect(
         article.get_by_role("region", name="Keys seen to be read").locator("span.over")
     ).to_have_text("row 1 ")
+    weighed = article.get_by_role("region", name="Keys seen to be read").locator("td:last-child")
+    expect(weighed).to_have_text(["75.0 % / 75.0 %", "60.0 % / 60.2 %", "90.0 % / 60.0 %"])
+    expect(weighed.locator("xpath=self::*[contains(@class, 'over')]")).to_have_count(1)
     expect(article.locator("ul.wrong li")).to_have_text(
         [
             re.compile(r"\(row 1\) now holds K of row 1 and V of as before"),

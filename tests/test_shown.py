@@ -59,6 +59,20 @@ def test_tables_of_two_stages_say_which_is_wrong() -> None:
         assert f"declared, {source}: parent row {parents[0][2]}" in " ".join(said)
 
 
+def test_a_prefix_that_weighs_too_much_shows_with_the_cases_own_data() -> None:
+    """With one key, whose equal weight is 1, no logarithm shows its base."""
+    case = star(prefix=1)
+    planted = next(f for f in FAULTS if f.name == "base-2-lse.prefix").into(load("cascade"))
+    wrong = look_and_show(case, planted, OPTIONS)[1]
+    right = look_and_show(case, load("cascade"), OPTIONS)[1]
+    assert wrong is not None
+    assert right is not None
+    assert {read.prefix for read in wrong.reads} == {1.0}
+    assert len(wrong.shares) == len(right.shares) == 3
+    assert all(abs(seen - due) <= 0.001 for seen, due in right.shares)
+    assert all(abs(seen - due) > 0.01 for seen, due in wrong.shares)
+
+
 def test_an_event_reads_back_as_it_was_written() -> None:
     found = shown("causal-kernel", "page-table")
     assert msgspec.json.decode(msgspec.json.encode(found), type=Event) == found

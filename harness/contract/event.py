@@ -209,6 +209,8 @@ class Shown(_Event, frozen=True, tag="shown"):
     """Of each real row and query head, the largest error over its bound; 1e9 stands for no number."""
     reads: tuple[Read, ...] = ()
     """What each real row was seen to read."""
+    shares: tuple[tuple[float, float], ...] = ()
+    """How much of each real row's weight lies on its prefix, with the case's own data: seen and due."""
     declared: dict[str, tuple[Read, ...]] = {}
     """Form of a table to what it tells each real row to read."""
     writes: tuple[tuple[int, int, int], ...] = ()

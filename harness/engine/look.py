@@ -20,6 +20,7 @@ from treeproof.engine.attribution import Repaired, part_of, suspected
 from treeproof.engine.check import check_case
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.observe import observe
+from treeproof.engine.observing.shares import prefix_shares
 from treeproof.engine.serving.look import look_script
 from treeproof.engine.shown import shown
 
@@ -76,6 +77,9 @@ def look_and_show(
         (failure.kind, failure.stage, "") for failure in checked.failures if failure.kind in beside
     )
     found = diagnose(seen, observed)
+    if picture is not None:
+        shares = prefix_shares(case, backend, options)
+        picture = msgspec.structs.replace(picture, shares=shares)
     if found is None:
         return (), picture
     whole = _diagnosed(found, backend, case)

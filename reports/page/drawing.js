@@ -174,7 +174,7 @@ class Drawing {
       this.table("Errors", ["row", ...errors[0].map((_, h) => `head ${h}`)], lines));
   }
 
-  readLine(i, read) {
+  readLine(i, read, weighed) {
     const [prefix, slots] = this.readOf(i, read), r = this.request, due = r.prefix - r.first[i], others = slots.reduce((sum, [, n]) => sum + n, 0);
     const own = new Map(r.slots.map((slot, row) => [slot, row])), want = new Set(this.due(i));
     const right = ([slot, n]) => n === 1 && want.has(own.get(slot)), rows = slots.filter(right).map(([slot]) => own.get(slot));
@@ -186,20 +186,22 @@ class Drawing {
     const line = el("tr", {}, this.rowButton(i),
       el("td", {className: prefix === due ? "due" : "over", textContent: prefix === due ? `${due}` : `${prefix}, not ${due}`}),
       el("td", {className: "left"}, ...parts, ...missing),
-      el("td", {className: share(prefix, others) === share(due, want.size) ? "" : "over", textContent: `${share(prefix, others)} / ${share(due, want.size)}`}));
+      el("td", {className: share(prefix, others) === share(due, want.size) ? "" : "over", textContent: `${share(prefix, others)} / ${share(due, want.size)}`}),
+      weighed ? el("td", {className: Math.abs(weighed[0] - weighed[1]) > 0.01 ? "over" : "", textContent: weighed.map(x => `${(100 * x).toFixed(1)} %`).join(" / ")}) : null);
     this.pickers.push({node: line, row: i});
     return line;
   }
 
-  readTable(name, reads) {
-    return this.table(name, ["row", "prefix keys", "other keys", "prefix's share: seen / due"], reads.map((read, i) => this.readLine(i, read)), "keys wide");
+  readTable(name, reads, shares) {
+    const heads = ["row", "prefix keys", "other keys", "prefix's share: seen / due", ...(shares ? ["with the case's own data"] : [])];
+    return this.table(name, heads, reads.map((read, i) => this.readLine(i, read, shares && shares[i])), "keys wide");
   }
 
   // What every row was seen to read; a cascade's prefix and suffix weigh as their keys do.
   reads() {
     const reads = this.seen("reads");
     if (!reads) return null;
-    return el("section", {}, el("h4", {textContent: "What rows were seen to read, with equal weights"}), this.readTable("Keys seen to be read", reads));
+    return el("section", {}, el("h4", {textContent: "What rows were seen to read, with equal weights"}), this.readTable("Keys seen to be read", reads, this.seen("shares")));
   }
 
   // Masks, lists, links and positions as the backend laid them out.
