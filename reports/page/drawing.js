@@ -187,7 +187,7 @@ class Drawing {
       el("td", {className: prefix === due ? "due" : "over", textContent: prefix === due ? `${due}` : `${prefix}, not ${due}`}),
       el("td", {className: "left"}, ...parts, ...missing),
       el("td", {className: share(prefix, others) === share(due, want.size) ? "" : "over", textContent: `${share(prefix, others)} / ${share(due, want.size)}`}),
-      weighed ? el("td", {className: Math.abs(weighed[0] - weighed[1]) > 0.01 ? "over" : "", textContent: weighed.map(x => `${(100 * x).toFixed(1)} %`).join(" / ")}) : null);
+      weighed ? el("td", {className: Math.abs(weighed[0] - weighed[1]) > 10 ? "over" : "", textContent: weighed.map(x => `${(x / 10).toFixed(1)} %`).join(" / ")}) : null);
     this.pickers.push({node: line, row: i});
     return line;
   }

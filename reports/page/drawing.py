@@ -156,7 +156,10 @@ def _seen(case: VerifyCase, ledger: SlotLedger, found: Shown, requests: range) -
     return {
         "errors": [[list(map(_short, heads)) for heads in real(found.errors, b)] for b in requests],
         "reads": reads,
-        "shares": [real(found.shares, b) for b in requests],
+        "shares": [
+            [[round(1000 * share) for share in pair] for pair in real(found.shares, b)]
+            for b in requests
+        ],
         "declared": declared,
         "writes": writes,
         "positions": [
