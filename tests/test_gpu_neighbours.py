@@ -51,18 +51,22 @@ RIGHT = [
     {"backend": "a", "checks": 2, "failures": 0, "intact": True},
     {"backend": "b", "checks": 2, "failures": 0, "intact": True},
 ]
-NAMED = "  compute-sanitizer: Invalid __global__ read of size 2 bytes in kernel blend"
+NAMED = """  compute-sanitizer: Invalid __global__ read of size 2 bytes
+  in kernel blend (bad_kernels.py:39), 8 times
+  case of 2 requests
+"""
 RESULT: dict[str, Any] = {
     "state": "tried",
     "seconds": {},
     "right": RIGHT,
     "bad": [{"backend": "spins", "found": ["contract hang"], "says": "no progress", "wrong": []}],
-    "sanitized": [{"backend": "reads-beyond", "said": f"FAILED  …\n{NAMED}\n"}],
+    "sanitized": [{"backend": "reads-beyond", "said": f"FAILED  …\n{NAMED}"}],
 }
 
 
 def test_what_is_not_as_it_must_be_is_said(script: ModuleType) -> None:
     assert script.wrong(RESULT) == []
+    assert "2 bytes in kernel blend (bad_kernels.py:39), 8 times\n" in script.shown(RESULT)
     for change, said in (
         (lambda r: r["right"][0].update(intact=False), "a: other verdicts beside bad neighbours"),
         (lambda r: r["right"][1].update(checks=1), "b alone: 1 checks, 0 failures"),

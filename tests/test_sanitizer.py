@@ -64,6 +64,7 @@ SAYS = (
     "2 times, first by thread (18,0,0) in block (0,0,0): access to 0x74505bcccca0 is out of bounds and is "
     "161 bytes after the nearest allocation at 0x74505bccc800 of size 1,024 bytes"
 )
+KEPT = next(Path(__file__).parent.glob("corpus/*.json"))
 CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 REFUSED = """\
 ========= COMPUTE-SANITIZER
@@ -272,6 +273,7 @@ def test_a_run_that_asks_for_what_cannot_be_had_does_not_begin(stand_in: Path) -
     ("words", "said"),
     [
         (["check", "page-table", "--sanitize"], "the device is cpu"),
+        (["replay", str(KEPT), "--backend", "page-table", "--sanitize"], "the device is cpu"),
         (["fuzz", "--sanitize", "--campaign", "soak"], "replay what it finds with --sanitize"),
     ],
 )
