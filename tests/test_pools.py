@@ -224,6 +224,19 @@ def test_pages_behind_a_window_are_withheld_as_well() -> None:
     assert "request 0 holds 3 pages, and its columns need 2: nobody else" in failure.message
 
 
+def test_a_cache_that_could_be_emptied_does_not_hide_a_page_that_is_withheld() -> None:
+    steps = [*ready(0), Finish(request=0), *ready(1), turns_of(1)]
+    script = served(request(TREE, 9), request(TREE, 6), steps=steps, page_size=4)
+    assert checked(script).failures == ()
+    (failure,) = checked(script, with_pool(TrimsNothing)).failures
+    assert (failure.key, failure.request) == (("kv", "withholds-pages"), 1)
+    assert failure.message.endswith("seen in step 6 of the script")
+
+
+def turns_of(request: int) -> Round:
+    return Round(turns=(Turn(request=request),))
+
+
 def test_a_page_that_nobody_ever_gets_is_lost_and_not_withheld() -> None:
     (failure,) = checked(two_rounds(), with_pool(KeepsAReserve)).failures
     assert failure.key == ("kv", "leaks-slots")

@@ -122,18 +122,29 @@ class Paging:
     def _ask_for_all_free(self, number: int | None) -> None:
         """In nobody's name, after something this request has done; twice, so that a pool that hands out first
         what came back last is then as it was."""
-        columns = len(self.holdings.free) * self.page
-        if not columns:
-            return
-        pages = self._ask("reserve", self.nobody, columns)
-        if pages is None:
+        free = self.holdings.free
+        count = self._had_with(free)
+        if count is None:
             self._who_has_them(number)
-        else:
-            self.holdings.reserved(self.nobody, pages, columns)
-            self._nobody_lets_go()
-            if self._ask("reserve", self.nobody, columns) is None:
+        elif count:
+            if self._ask("reserve", self.nobody, count * self.page) is None:
                 self._who_has_them(self.nobody)
             self._nobody_lets_go()
+
+    def _had_with(self, free: frozenset[int]) -> int | None:
+        """Pages that nobody is given until all of these are among them; None: some never are. Others may be
+        handed out first, also cached ones, but no more than that."""
+        found: set[int] = set()
+        while not free <= found:
+            columns = len(free | found) * self.page
+            pages = self._ask("reserve", self.nobody, columns)
+            if pages is None:
+                break
+            self.holdings.reserved(self.nobody, pages, columns)
+            found = set(pages)
+        if found:
+            self._nobody_lets_go()
+        return len(found) if free <= found else None
 
     def _who_has_them(self, suspect: int | None) -> None:
         """Free pages that cannot be had are withheld by the request whose leaving brings them back, or lost.
