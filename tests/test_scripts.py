@@ -182,6 +182,34 @@ def test_a_request_that_only_fills_the_batch_is_left_as_an_idle_row() -> None:
     assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(2, 1)]
 
 
+def test_who_comes_next_is_left_as_who_was_there_and_comes_again() -> None:
+    """Nothing is left out by it, until the request that does both is the only one."""
+    params = Params(limit=2)
+    steps = [
+        Admit(request=1, params=params), *ready(1)[1:], Admit(request=0), turns_of(1),
+        Finish(request=1), Prefill(request=0), turns_of(0),
+    ]  # fmt: skip
+    wrong = exactly("end-of-another").into(load("topology"))
+    script = served(request(TREE, 4), request(TREE, 4), steps=steps)
+    least = smallest(script, wrong, ("traversal", "wrong-reason"))
+    assert least.script == (
+        Admit(request=0, params=params), *ready(0)[1:], turns(0), *ready(0), turns(0)
+    )  # fmt: skip
+    assert [(r.num_nodes, r.prefix_len) for r in least.requests] == [(1, 1)]
+
+
+def turns_of(request: int) -> Round:
+    return Round(turns=(Turn(request=request),))
+
+
+def test_a_round_that_only_ends_a_request_is_left_as_its_end() -> None:
+    steps = [*ready(0), Round(turns=(Turn(request=0, accept=3, stop=1),)), *ready(0)[:1]]
+    alike = msgspec.structs.replace(request(TREE, 5), prefix_tokens=(7,) * 5)
+    wrong = exactly("key-of-page-alone").into(load("direct-mask"))
+    least = smallest(served(alike, steps=steps), wrong, ("kv", "owned-twice"))
+    assert least.script == (*ready(0), Finish(request=0), *ready(0)[:1])
+
+
 def test_prompts_repeat_themselves_in_some_scripts_and_some_sample_many_rounds() -> None:
     drawn = [case for unit in script_units("quick", 0, 96) for case in draw_scripts(unit)]
     repeated = [case for case in drawn if case.requests[0].prefix_tokens]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 from msgspec.structs import replace
@@ -131,6 +132,15 @@ def _requests(search: Search) -> None:
         kept = set(range(len(search.case.requests))) - {b}
         if kept:
             search.attempt(partial(simplify.keep_requests, kept=kept))
+    _one_for_two(search)
+
+
+def _one_for_two(search: Search) -> None:
+    """Who comes next may be who was there before, who comes again."""
+    pairs = permutations(range(len(search.case.requests) if search.case.script else 0), 2)
+    for kept, gone in pairs:
+        if search.attempt(partial(simplify.as_one, kept=kept, gone=gone)):
+            return
 
 
 def _steps(search: Search) -> None:

@@ -8,7 +8,17 @@ from functools import partial
 from msgspec.structs import replace
 
 from treeproof.contract.case import Request, VerifyCase
-from treeproof.contract.script import MAX_TURNS, Admit, Evict, Params, Prefill, Round, Step, Turn
+from treeproof.contract.script import (
+    MAX_TURNS,
+    Admit,
+    Evict,
+    Finish,
+    Params,
+    Prefill,
+    Round,
+    Step,
+    Turn,
+)
 
 Edit = Callable[[VerifyCase], VerifyCase]
 
@@ -76,6 +86,8 @@ def plainer_steps(step: Step) -> Iterator[Step]:
             yield replace(step, tokens=tokens)
     if not isinstance(step, Round):
         return
+    for turn in step.turns:  # all that it is needed for may be that a request is over
+        yield Finish(request=turn.request)
     if step.sample is not None:
         yield replace(step, sample=None)
     for i in range(len(step.turns)) if len(step.turns) > 1 else ():

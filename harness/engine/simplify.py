@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from treeproof.contract.case import Request, VerifyCase, pages_needed
 from treeproof.contract.layout import KVLayout, MaskLayout
+from treeproof.contract.script import requests_of
 from treeproof.contract.shape import Full, Window
 from treeproof.contract.tree import CandidateTree
 from treeproof.engine.scripted import following, renumbered
@@ -27,6 +28,15 @@ def keep_requests(case: VerifyCase, kept: Collection[int]) -> VerifyCase:
     new = {b: i for i, b in enumerate(sorted(kept))}
     script = renumbered(case.script, new)
     return _fitted(case, requests=tuple(case.requests[b] for b in new), script=script)
+
+
+def as_one(case: VerifyCase, kept: int, gone: int) -> VerifyCase:
+    """A request of a script does in the end what another one does, too, which goes."""
+    numbers = range(len(case.requests))
+    steps = tuple(sorted(case.script, key=lambda step: gone in requests_of(step)))
+    script = renumbered(steps, {b: kept if b == gone else b for b in numbers})
+    one = replace(case, script=following(script, case.requests))
+    return keep_requests(one, set(numbers) - {gone})
 
 
 def keep_nodes(request: Request, kept: Collection[int]) -> Request:

@@ -232,6 +232,7 @@ _LATE: tuple[_Late, ...] = (
         "whoever comes after a request that has ended is told that it has ended, too",
         ("traversal", "measured"), _end_kept,
         _script(*_rounds(0), *_READY, *_rounds(0), params=Params(limit=2)),
+        larger="a request that is stopped inside what it accepts needs a node for that, and a limit needs none",
     ),
 )  # fmt: skip
 

@@ -83,7 +83,14 @@ _POOLED = (
     ),
 )  # fmt: skip
 
+_LARGER = {
+    "key-of-page-alone": "what is emitted repeats itself as well, and no reduction makes a prompt of that",
+}
+
 FAULTS = tuple(
-    serving_fault(family, cause, says, smallest, (), stage="pool", identity="kv", made=made)
+    serving_fault(
+        family, cause, says, smallest, (),
+        stage="pool", identity="kv", made=made, larger=_LARGER.get(family, ""),
+    )
     for family, cause, says, made, smallest in _POOLED
-)
+)  # fmt: skip

@@ -201,6 +201,7 @@ def serving_fault(
     stage: str,
     identity: Identity,
     made: Callable[..., Any],
+    larger: str = "",
 ) -> Fault:
     """A fault of what this stage makes; `says` is what is wrong with it."""
     return Fault(
@@ -212,6 +213,7 @@ def serving_fault(
         evidence="measured",
         cause=cause,
         smallest=smallest,
+        larger=larger,
         plant=_serving(stage, made),
         applies=attends,
     )
