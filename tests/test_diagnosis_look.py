@@ -352,3 +352,27 @@ def test_what_lies_behind_a_mask_is_read_because_offsets_are_wrong_and_is_no_sec
     assert "depends-on-tail" in kinds
     found, *_ = look(case, planted, OPTIONS)
     assert found.cause == "mask-of-neighbour"
+
+
+# --- what a captured launch shows beside others ----------------------------------------------------
+
+
+def test_a_launch_that_waits_for_the_device_and_writes_elsewhere_has_a_cause_of_each():
+    fault = exactly("write-off-by-one.up")
+    whole, *each = look(fault.smallest, fault.into(load("page-table")), OPTIONS)
+    assert whole.cause == UNKNOWN
+    assert {one.kind: one.cause for one in each} == {
+        "not-written": "slot-off-by-one",
+        "written-elsewhere": "slot-off-by-one",
+        "not-capturable": "host-decides",
+    }
+
+
+@pytest.mark.parametrize("name", ["slots-frozen", "kept-from-earlier-call.page-table"])
+def test_what_an_object_keeps_is_named_where_replays_show_it_too(name):
+    fault = exactly(name)
+    planted = fault.into(load("page-table"))
+    probes = {f.probe for f in check_case(fault.smallest, planted, OPTIONS).failures}
+    assert probes == {"stale", "captured"}
+    (found,) = look(fault.smallest, planted, OPTIONS)
+    assert found.cause == "stale-plan"

@@ -26,6 +26,13 @@ STAGE_OF: Mapping[Group, str] = {
 """The stage whose doing a group shows."""
 
 
+_IN_ANOTHER_LAUNCH = frozenset({
+    "not-capturable", "captured-lengths", "captured-tables", "captured-mask", "captured-positions",
+    "captured-slots", "captured-links", "captured-tokens",
+})  # fmt: skip
+"""Contracts that are broken where a launch is captured and replayed, which spoils no other."""
+
+
 @dataclass(frozen=True)
 class Share:
     """A candidate that says, of some of the groups that are wrong, just what was seen, and of the
@@ -59,7 +66,7 @@ def _inseparable(seen: Observation, wrong: Sequence[Group]) -> Groups:
     spoil what it gives."""
     if "contract" not in wrong:
         return frozenset()
-    stages = {stage for _, stage, _ in seen.found["contract"]}
+    stages = {stage for kind, stage, _ in seen.found["contract"] if kind not in _IN_ANOTHER_LAUNCH}
     stages |= {"attend"} if "plan" in stages else set()
     return frozenset({"contract", *(group for group in wrong if STAGE_OF.get(group) in stages)})
 

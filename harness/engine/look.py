@@ -41,6 +41,8 @@ _RELATIONS = frozenset({
 
 _STALE = "stale"
 """The probe that runs a backend after other cases on the same object."""
+_CAPTURED = "captured"
+"""The one that plans once and replays on other batches, to which what is kept shows as well."""
 _MODEL = "model"
 """The probe that runs it in the layers of a small model."""
 
@@ -62,8 +64,9 @@ def look_and_show(
         return look_script(case, backend, options)
     start = time.perf_counter()
     checked = check_case(case, backend, options)
-    stale = bool(checked.failures) and all(f.probe == _STALE for f in checked.failures)
-    layers = any(f.probe == _MODEL for f in checked.failures)
+    probes = {failure.probe for failure in checked.failures}
+    stale = _STALE in probes and probes <= {_STALE, _CAPTURED}
+    layers = _MODEL in probes
 
     def observed(further: VerifyCase) -> Observation | None:
         return observe(further, backend, options, again=stale, layers=layers)
