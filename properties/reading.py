@@ -279,8 +279,8 @@ def judge_screened(scene: Scene, measured: Measured) -> list[Failure]:
                 Failure(
                     identity="visibility", kind="wrong-prefix-sum", evidence="measured",
                     stage="attend", request=b, row=row,
-                    message=f"{row_name(scene.case.requests[b], row)} does not read each far prefix "
-                    "key once: with equal weights their values add up to something else",
+                    message=f"{row_name(scene.case.requests[b], row)} does not give each far prefix "
+                    "key its weight: where all weigh alike, their values add up to something else",
                 )
             )  # fmt: skip
     return [msgspec.structs.replace(f, probe="checksum") for f in failures]

@@ -205,7 +205,10 @@ def test_sums_that_are_off_without_any_key_being_so_are_still_a_failure() -> Non
 
     nothing = unread(scene, right(scene))
     done = screen(attend, scene, cast(Any, None), nothing, Numerics())
-    assert {f.kind for f in judge_screened(scene, done)} == {"wrong-prefix-sum"}
+    failures = judge_screened(scene, done)
+    assert {f.kind for f in failures} == {"wrong-prefix-sum"}
+    # Each is read once: what is wrong is its weight.
+    assert all("does not give each far prefix key its weight" in f.message for f in failures)
 
 
 def test_which_key_was_scored_is_not_asked_here_and_left_to_chorus_and_spike() -> None:
