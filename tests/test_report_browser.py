@@ -172,6 +172,19 @@ def test_a_click_on_a_node_traces_that_row(opened: Opened) -> None:
     assert page.url.endswith("#failure-1/0/1")
 
 
+def test_a_click_anywhere_in_a_line_traces_its_row(opened: Opened) -> None:
+    article = opened.page.locator("#failure-1")
+    article.locator("summary").first.click()
+    for number, name in enumerate(("Keys read by each row", "Errors", "Keys seen to be read")):
+        lines = article.get_by_role("region", name=name).locator("tbody tr")
+        lines.nth(number).locator("td").last.click()
+        expect(tracer(opened.page).locator("h4")).to_have_text(f"Row {number} of request 0")
+        lines.nth((number + 1) % 3).get_by_role("button").press("Enter")
+        expect(tracer(opened.page).locator("h4")).to_have_text(
+            f"Row {(number + 1) % 3} of request 0"
+        )
+
+
 def test_nodes_are_reached_and_picked_by_the_keyboard(opened: Opened) -> None:
     page = opened.page
     page.keyboard.press("j")
@@ -299,6 +312,26 @@ def test_the_tracer_of_a_large_tree_stays_in_sight(browser: Browser, tmp_path: P
     expect(article.locator("section").first.locator("figure:visible")).to_have_count(3)
     article.get_by_text("8 more, which do not differ").click()
     expect(article.locator("section").first.locator("figure:visible")).to_have_count(11)
+    found.close()
+
+
+def test_requests_that_are_not_drawn_are_counted(browser: Browser, tmp_path: Path) -> None:
+    one = star()
+    case = msgspec.structs.replace(
+        one, requests=one.requests * 11, layout=msgspec.structs.replace(one.layout, num_slots=128)
+    )
+    late = msgspec.structs.replace(leak(), request=9)
+    path = tmp_path / "wide.html"
+    run = run_of(tmp_path / "run", [(case, checked(case, "mine", late))])
+    path.write_text(render(page_of([run])), "utf-8")
+    found = Opened(browser, path)
+    found.page.locator("#failure-1 summary").first.click()
+    expect(found.page.get_by_text("3 more requests of the case are not drawn.")).to_be_visible()
+    expect(tracer(found.page).locator("h4")).to_have_text("Row 2 of request 9")
+    asked = tracer(found.page).get_by_label("request")
+    expect(asked.locator("option")).to_have_text([str(b) for b in range(3, 11)])
+    asked.select_option("4")
+    expect(tracer(found.page).locator("h4")).to_have_text("Row 0 of request 4")
     found.close()
 
 

@@ -70,7 +70,8 @@ class Drawing {
     const wrong = found.filter(one => one.wrong).map(one => one.figure), right = [...found.filter(one => !one.wrong).map(one => one.figure), ...silent];
     const folded = parents.length > SMALL && wrong.length && right.length;
     const rest = folded ? el("details", {}, el("summary", {textContent: `${right.length} more, which do not differ`}), el("div", {className: "row"}, ...right)) : null;
-    return el("section", {}, el("h4", {textContent: "Recovered trees"}), el("div", {className: "row"}, drawn, ...wrong, ...(folded ? [] : right)), rest);
+    const {left_out: left} = this.data, others = left ? el("p", {className: "dim", textContent: `${left} more request${left === 1 ? "" : "s"} of the case ${left === 1 ? "is" : "are"} not drawn.`}) : null;
+    return el("section", {}, el("h4", {textContent: "Recovered trees"}), others, el("div", {className: "row"}, drawn, ...wrong, ...(folded ? [] : right)), rest);
   }
 
   recovered(found) {
@@ -128,11 +129,7 @@ class Drawing {
         const said = mark ? `row ${i} ${WORDS[mark[3]]} row ${c}` : "";
         return el("td", {className: kind, title: said, textContent: mark ? mark[3] : reads.has(c) ? "•" : ""});
       });
-      const button = el("button", {type: "button", textContent: i, ariaLabel: `trace row ${i}`});
-      button.addEventListener("click", () => this.pick(i));
-      const line = el("tr", {}, el("th", {scope: "row"}, button), prefix, ...cells);
-      this.pickers.push({node: line, row: i});
-      return line;
+      return this.line(i, prefix, ...cells);
     });
     const legend = ["• must read", ...used.map(s => `${s} ${WORDS[s]}`)].join(" · ");
     const left = count > 24 && rows.length < count ? `. Of ${count} rows, ${rows.length} that differ.` : "";
@@ -146,10 +143,10 @@ class Drawing {
     return values && values.length ? values : null;
   }
 
-  rowButton(i) {
+  // A line of a table about one row: a click anywhere in it, or its button, picks the row.
+  line(i, ...cells) {
     const button = el("button", {type: "button", textContent: i, ariaLabel: `trace row ${i}`});
-    button.addEventListener("click", () => this.pick(i));
-    return el("th", {scope: "row"}, button);
+    return this.picker(el("tr", {}, el("th", {scope: "row"}, button), ...cells), i);
   }
 
   table(name, heads, lines, className = "keys") {
@@ -164,11 +161,8 @@ class Drawing {
     const worst = Math.max(...errors.flat());
     const say = x => x >= 1e9 ? "∞" : x >= 1000 ? x.toExponential(0) : x >= 10 ? x.toFixed(0) : x.toFixed(2);
     const shade = x => x > 1 ? (x > 10 ? "hot" : "warm") : x > 0.5 ? "near" : "";
-    const lines = errors.map((heads, i) => {
-      const line = el("tr", {}, this.rowButton(i), ...heads.map((x, h) => el("td", {className: shade(x), textContent: say(x), title: `row ${i}, head ${h}: ${say(x)} times the bound`})));
-      this.pickers.push({node: line, row: i});
-      return line;
-    });
+    const lines = errors.map((heads, i) => this.line(i, ...heads.map((x, h) =>
+      el("td", {className: shade(x), textContent: say(x), title: `row ${i}, head ${h}: ${say(x)} times the bound`}))));
     return el("section", {}, el("h4", {textContent: `Error over its bound: ${say(worst)} at most, above 1 is wrong`}),
       el("p", {className: "dim", textContent: "Here and below attention was given what a right build makes, so that it is shown by itself."}),
       this.table("Errors", ["row", ...errors[0].map((_, h) => `head ${h}`)], lines));
@@ -183,13 +177,11 @@ class Drawing {
       el("span", {className: "over", textContent: `${this.pool.tenant(slot) || `slot ${slot}, nobody's`}${n === 1 ? "" : ` ×${n}`} `})));
     const missing = [...want].filter(row => !slots.some(([slot]) => own.get(slot) === row)).map(row => el("span", {className: "miss", textContent: `not row ${row} `}));
     const share = (a, b) => a + b === 0 ? "–" : `${(100 * a / (a + b)).toFixed(0)} %`;
-    const line = el("tr", {}, this.rowButton(i),
+    return this.line(i,
       el("td", {className: prefix === due ? "due" : "over", textContent: prefix === due ? `${due}` : `${prefix}, not ${due}`}),
       el("td", {className: "left"}, ...parts, ...missing),
       el("td", {className: share(prefix, others) === share(due, want.size) ? "" : "over", textContent: `${share(prefix, others)} / ${share(due, want.size)}`}),
       weighed ? el("td", {className: Math.abs(weighed[0] - weighed[1]) > 10 ? "over" : "", textContent: weighed.map(x => `${(x / 10).toFixed(1)} %`).join(" / ")}) : null);
-    this.pickers.push({node: line, row: i});
-    return line;
   }
 
   readTable(name, reads, shares) {
@@ -216,7 +208,7 @@ class Drawing {
     if (slots === 0 || slots.length) fields.out_cache_loc = slots || this.request.slots;
     for (const [name, tables] of Object.entries(seen.links)) if ((tables[this.index] || []).length) fields[name] = tables[this.index];
     if (Object.keys(fields).length) {
-      const lines = this.request.parents.map((_, i) => el("tr", {}, this.rowButton(i), ...Object.values(fields).map(values => el("td", {textContent: values[i] === undefined ? "" : values[i]}))));
+      const lines = this.request.parents.map((_, i) => this.line(i, ...Object.values(fields).map(values => el("td", {textContent: values[i] === undefined ? "" : values[i]}))));
       parts.push(el("details", {}, el("summary", {textContent: "Declared: fields of the build"}), this.table("Fields of the build", ["row", ...Object.keys(fields)], lines)));
     }
     return parts.length ? el("section", {}, el("h4", {textContent: "What the backend laid out"}), ...parts) : null;
