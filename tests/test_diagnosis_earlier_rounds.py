@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from test_rounds import TREE, ready, served, turns
 from test_rounds_params import asking, plainly
 
-from treeproof.contract.backend import Backend
+from treeproof.contract.backend import Backend, BackendUnavailable
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.registry import load
 from treeproof.contract.script import Params, Round, Turn
@@ -162,6 +163,25 @@ def test_what_of_which_round_a_stage_goes_by_is_named(
 )
 def test_planted_faults_of_later_rounds_are_named(fault: Fault) -> None:
     assert cause(fault.into(load("reference")), fault.smallest)[0] == NAME
+
+
+def test_whatever_the_seed_there_are_further_scripts() -> None:
+    script = msgspec.structs.replace(LIMITED, seed=2**63 - 1)
+    assert cause(kept("finish", budget_of_the_round_before), script)[0] == NAME
+
+
+def test_a_backend_that_cannot_run_further_scripts_keeps_its_cause() -> None:
+    calls: list[int] = []
+
+    def once(seen: Any, right: Around, *given: Any) -> Any:
+        if len(seen) == 1:
+            calls.append(1)
+        if len(calls) > 1:
+            raise BackendUnavailable("no more")
+        return budget_of_the_round_before(seen, right, *given)
+
+    (found,) = look(LIMITED, kept("finish", once), CheckOptions())
+    assert (found.cause, found.cases_tried) == (NAME, 1)
 
 
 # --- what is not ---------------------------------------------------------------------------------

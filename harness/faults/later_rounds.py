@@ -233,6 +233,7 @@ _LATE: tuple[_Late, ...] = (
         ("traversal", "measured"), _end_kept,
         _script(*_rounds(0), *_READY, *_rounds(0), params=Params(limit=2)),
         larger="a request that is stopped inside what it accepts needs a node for that, and a limit needs none",
+        cause="unknown",
     ),
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import ValidationError
 from msgspec.structs import replace
 
-from treeproof.contract.backend import Backend
+from treeproof.contract.backend import Backend, BackendUnavailable
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.script import Admit, Prefill, Round, Step, Turn
 from treeproof.contract.tree import CandidateTree
@@ -25,11 +25,15 @@ from treeproof.engine.checks.trial import Trial
 from treeproof.engine.serving.check import serve
 from treeproof.engine.serving.ends import Refused
 from treeproof.engine.serving.recorded import Recorded
+from treeproof.engine.serving.step import round_seed
 from treeproof.properties.scene import Scene
 
 _SEEDS = 4
-_CONFIRMED = 2
-"""Further scripts that fail by the stage, after which no more are looked for."""
+_CONFIRMED = 6
+"""Further scripts that fail by the stage, after which no more are looked for: what a round emits is few bits, so
+that another defect often comes to the same in one."""
+_TOGETHER = 6
+"""Requests in a round of a longer script, each of which tells something."""
 _ROOM = 8
 """Pages more than the failing script has, for each request."""
 _CHAIN = (-1, 0, 1)
@@ -64,33 +68,38 @@ def earlier_cause(
 def _further(case: VerifyCase) -> Iterator[VerifyCase]:
     """Other numbers in the same script; and more rounds, of longer trees that are accepted in part."""
     for turn in range(1, 1 + _SEEDS):
-        longer = _longer(case, _ACCEPTED[turn % len(_ACCEPTED)])
+        longer, seed = _longer(case, _ACCEPTED[turn % len(_ACCEPTED)]), round_seed(case, -turn)
         if longer is not None:
-            yield replace(longer, seed=case.seed + turn)
-        yield replace(case, seed=case.seed + turn)
+            yield replace(longer, seed=seed)
+        yield replace(case, seed=seed)
 
 
 def _longer(case: VerifyCase, accepted: Sequence[int]) -> VerifyCase | None:
     """A limit is reached in the third round, where there is one."""
-    params = {step.request: step.params for step in case.script if isinstance(step, Admit)}
+    params = [step.params for step in case.script if isinstance(step, Admit)]
+    numbers = [step.request for step in case.script if isinstance(step, Admit)]
     rules = [step.sample for step in case.script if isinstance(step, Round)]
     tree, rows = CandidateTree(tuple(range(len(_CHAIN))), _CHAIN), tuple(range(len(_CHAIN)))
     requests = tuple(
-        replace(one, tree=tree, row_of_node=rows, pad_rows=0) if b in params else one
-        for b, one in enumerate(case.requests)
+        replace(case.requests[numbers[b % len(numbers)]], tree=tree, row_of_node=rows, pad_rows=0)
+        for b in range(_TOGETHER)
     )
     limit = 1 + sum(1 + accept for accept in accepted[:2]) + 1
     first: list[Step] = []
-    for b, asked in params.items():
+    for b in range(_TOGETHER):
+        asked = params[b % len(params)]
         until = None if asked.limit is None else limit
         first += [Admit(request=b, params=replace(asked, limit=until)), Prefill(request=b)]
+    turns = tuple(range(_TOGETHER))
     rounds = [
-        Round(turns=tuple(Turn(request=b, accept=accept) for b in params), sample=rules[-1])
+        Round(turns=tuple(Turn(request=b, accept=accept) for b in turns), sample=rules[-1])
         for accept in accepted
     ]
     page = case.layout.page_size
-    room = (_ROOM + len(accepted) * len(_CHAIN) // page) * page * len(requests)
-    layout = replace(case.layout, num_slots=case.layout.num_slots + room)
+    room = sum(request.prefix_len for request in requests) // page + _TOGETHER * (
+        _ROOM + len(accepted) * len(_CHAIN) // page
+    )
+    layout = replace(case.layout, num_slots=case.layout.num_slots + room * page)
     try:
         return replace(case, requests=requests, layout=layout, script=(*first, *rounds))
     except (ValueError, ValidationError):
@@ -105,7 +114,7 @@ def _calls(
     trial = Trial(backend, options, Scene.of(case, options.device), heard=recorded.hear)
     try:
         serve(case, trial, recorded)
-    except Refused:
+    except (Refused, BackendUnavailable):
         return None
     if any(failure.stage != stage for failure in trial.failures):
         return None
