@@ -26,10 +26,14 @@ kernels that are right, an interpreted one and one on an old GPU."""
 
 def heaviness(case: VerifyCase, device_kind: str) -> float:
     """By how much the time of a stage is drawn out: 1, or as much as a launch has more work than others."""
+    return max(1.0, work_of(case) / ORDINARY[device_kind])
+
+
+def work_of(case: VerifyCase) -> int:
+    """Multiply-adds of its attention, hidden keys among them."""
     shape = case.shape
     keys = sum(r.num_rows * (r.prefix_len + r.num_rows) for r in case.requests)
-    work = keys * shape.num_q_heads * (shape.head_dim + shape.v_head_dim)
-    return max(1.0, work / ORDINARY[device_kind])
+    return keys * shape.num_q_heads * (shape.head_dim + shape.v_head_dim)
 
 
 def seconds_for(stage: str, launch_timeout: float) -> float:

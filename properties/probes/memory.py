@@ -30,6 +30,8 @@ UNEVEN = 0.5
 """Least growth a call over the largest, of all windows but the first."""
 FIRST = 3
 """Windows in which blocks that were freed before are handed out again, which is no growth."""
+ENOUGH, AT_LEAST = 4 << 30, 32
+"""Bytes after which no more is asked for, and calls that it takes: a machine does not have any amount."""
 RESTING = 1 / 8
 """Of the time that the calls took: what another process takes as fast as they do shows in a part of it."""
 
@@ -94,10 +96,11 @@ def leak(call: Callable[[], object], device: torch.device) -> Leak | None:
             call()
         first = last = _read(suspects, device)
         rates: dict[str, list[float]] = {name: [] for name in suspects}
-        start = time.perf_counter()
+        start, calls = time.perf_counter(), 0
         for size in WINDOWS:
             for _ in range(size):
                 call()
+            calls += size
             now = _read(suspects, device)
             for name in suspects:
                 rates[name].append((now[name] - last[name]) / size)
@@ -105,11 +108,14 @@ def leak(call: Callable[[], object], device: torch.device) -> Leak | None:
             last = now
             if not suspects:
                 return None
+            grown = max(now[name] - first[name] for name in suspects)
+            if grown > ENOUGH and calls >= AT_LEAST:
+                break
         time.sleep(RESTING * (time.perf_counter() - start))
         at_rest = _read(suspects, device)
     for name, meter in suspects.items():
         if at_rest[name] - last[name] < meter.least * WINDOWS[0]:
-            return Leak(name, (last[name] - first[name]) / sum(WINDOWS), sum(WINDOWS))
+            return Leak(name, (last[name] - first[name]) / calls, calls)
     return None
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from treeproof.engine.checks.stale import one_round
 from treeproof.engine.checks.trial import Trial
+from treeproof.engine.watchdog import work_of
 from treeproof.properties.probes.memory import leak
 from treeproof.properties.violation import Violation, contract_failure
 
 _ONE_IN = 8
 """Cases that have time for it: sixteen steps where nothing grows, hundreds where something does."""
+_MOST_WORK = 1e7
+"""Multiply-adds of their attention: what is kept of a step is kept of a small one."""
 
 _STAGES = ("build", "attend", "accept", "commit")
 """Those of a step."""
@@ -17,7 +20,8 @@ _STAGES = ("build", "attend", "accept", "commit")
 def judge_memory(trial: Trial) -> None:
     """The same step again and again on one object, of a backend that is right on the case so far."""
     stages = [stage for stage in _STAGES if trial.has(stage)]
-    due = trial.options.due(trial.case.seed, 3, _ONE_IN)
+    small = trial.options.complete or work_of(trial.case) <= _MOST_WORK
+    due = small and trial.options.due(trial.case.seed, 3, _ONE_IN)
     wanted = trial.runs("memory") and trial.wants("contract", "measured")
     if not (stages and due and wanted) or trial.failures:
         return
