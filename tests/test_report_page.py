@@ -230,6 +230,16 @@ def test_reasons_of_the_ledger_lead_to_http_addresses_and_nowhere_else(tmp_path:
     assert "javascript:alert(1)" in found.words
 
 
+def test_the_top_says_what_the_run_was_made_with(tmp_path: Path) -> None:
+    run = failing(tmp_path / "run")
+    assert page_of([run]).made == (
+        "seed 7, profile quick, device cpu",
+        "versions torch 2.13.0",
+        "time 1.0 s; in all workers: generate 0.0",
+    )
+    assert page_of([run, run]).made == ()
+
+
 def test_damage_is_told_and_what_stands_before_it_is_shown(tmp_path: Path) -> None:
     run = failing(tmp_path / "run")
     with run.folder.events_path("w0").open("ab") as stream:

@@ -125,6 +125,8 @@ class Page:
     verdict: str
     good: bool
     command: str
+    made: tuple[str, ...]
+    """Seed, machine, versions and time, where the page is of one run."""
     started: str
     figures: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -169,6 +171,7 @@ def page_of(runs: Sequence[Run]) -> Page:
         verdict=" · ".join(dict.fromkeys(words)),
         good=all(run.exit_code == 0 for run in runs),
         command=shown(shlex.join(["treeproof", *first.meta.command[1:]])) if len(runs) == 1 else "",
+        made=_made(first) if len(runs) == 1 else (),
         started=first.meta.started,
         figures=tuple(line for run, name in named for line in _figures(run, name)),
         rows=tuple(row for run, name in named for row in _rows(run, name)),
@@ -203,6 +206,12 @@ def _causes(run: Run, name: str, anchors: Mapping[Key, str]) -> list[Cause]:
         )
         for one in shared(run.failures)
     ]
+
+
+def _made(run: Run) -> tuple[str, ...]:
+    named = {line.split()[0]: line for line in figures(run)}
+    names = ("seed", "machine", "versions", "time")
+    return tuple(shown(" ".join(named[name].split())) for name in names if name in named)
 
 
 def _figures(run: Run, name: str) -> list[str]:
