@@ -15,7 +15,8 @@ import pytest
 from report_runs import checked, leak, run_of, star
 
 from treeproof.cli import main
-from treeproof.contract.event import Event, Invalid, Sanitized
+from treeproof.contract.event import Event, Finished, Invalid, Reduced, Sanitized
+from treeproof.engine import runner
 from treeproof.engine import sanitizer as tool
 from treeproof.engine.sanitized_case import main as check_again
 from treeproof.engine.sanitizer import require_sanitizer, sanitize_failures, sanitizer
@@ -304,3 +305,31 @@ def test_the_process_under_it_checks_the_case_by_these_probes(
     few = len(saw.read_text())
     check_again([path, str(file)], device="cpu")
     assert 0 < few < len(saw.read_text()) - few
+
+
+def test_a_run_asks_it_of_what_it_found_once_all_is_reduced(
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, whose cases the tool itself would refuse."""
+    does(stand_in, f"print({READ!r})")
+    monkeypatch.setattr(runner, "require_sanitizer", lambda settings: None)
+    monkeypatch.setattr(tool, "pins", lambda device: (tool.ANY,))
+    faulty = Path(__file__).resolve().parent.parent / "examples" / "faulty_backend.py"
+    told: list[Event] = []
+    found = runner.run(
+        RunSettings(
+            backends=(str(faulty), "page-table"), sanitize=True, workers=1, store=None,
+            run_dir=tmp_path / "run", identities=("visibility",),
+        ),
+        told.append,
+        cases=[star()],
+    )  # fmt: skip
+
+    assert found.exit_code == 1
+    (asked,) = {event.case for event in told if isinstance(event, Sanitized)}
+    assert {group.case for group in found.failures} == {asked}
+    assert all(group.sanitized is not None for group in found.failures)
+    order = [type(event) for event in told if isinstance(event, Reduced | Sanitized | Finished)]
+    assert order == [Reduced, Sanitized, Finished]
+    kept = (tmp_path / "run" / "output" / f"{tool.TOOL}-causal-{asked}.txt").read_text()
+    assert READ in kept
