@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from treeproof.contract.inputs import Accepted, VerifyInput
-from treeproof.contract.sampling import Sampling
+from treeproof.contract.sampling import GREEDY, Sampling
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import CHAIN, FORK, case, request
 from treeproof.faults.wrong import Wrong, faults_of
@@ -48,6 +48,15 @@ def _links(x: VerifyInput) -> list[tuple[list[int], list[int], list[int]]]:
     tables = (x.retrieve_index, x.retrieve_next_token, x.retrieve_next_sibling)
     lists = [table.tolist() for table in tables if table is not None]
     return list(zip(*lists, strict=True))
+
+
+def _where_drawn(wrong: Callable[..., Accepted]) -> Callable[..., Accepted]:
+    """By rule `greedy` no coin is asked and nothing is drawn: it stays as it was."""
+
+    def around(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
+        return right(x, given) if given.rule == GREEDY else wrong(right, x, given)
+
+    return around
 
 
 def _one_coin(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
@@ -288,6 +297,6 @@ FAULTS = faults_of(
     stage="sample",
     identity="traversal",
     evidence="measured",
-    plant=lambda wrong: lambda backend: wrapped(backend, "sample", wrong),
+    plant=lambda wrong: lambda backend: wrapped(backend, "sample", _where_drawn(wrong)),
     applies=lambda backend: "sample" in backend.stages,
 )
