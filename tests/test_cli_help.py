@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from treeproof.cli import cli
+from treeproof.generate.profiles import PROFILES
 
 COMMANDS = tuple(sorted(cli.commands))
 
@@ -62,6 +63,13 @@ def test_help_takes_less_than_half_a_second() -> None:
 def test_every_help_shows_how_the_command_is_used(command: str) -> None:
     text = CliRunner().invoke(cli, [command, "--help"]).output
     assert f"\n  treeproof {command}" in text
+
+
+def test_help_says_which_profiles_draw_their_seed_anew() -> None:
+    text = " ".join(CliRunner().invoke(cli, ["check", "--help"]).output.split())
+    assert "Default 0; nightly and soak draw one anew." in text
+    seeds = {name: profile.fixed_seed for name, profile in PROFILES.items()}
+    assert seeds == {"quick": 0, "ci": 0, "gpu": 0, "nightly": None, "soak": None}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"]])

@@ -12,7 +12,7 @@ import click
 
 from treeproof.config import SETTINGS, ConfigError, Setting, read_folder, read_value, run_settings
 from treeproof.contract.wire import Reproducer
-from treeproof.engine.settings import RunSettings
+from treeproof.engine.settings import PROFILE_SEED, RunSettings
 
 SOAK_SECONDS = 1800.0
 """How long a soak goes on where nothing else is said."""
@@ -68,6 +68,8 @@ def _default(setting: Setting) -> str:
         return f" Default {' '.join(map(str, value))}.{repeat}" if value else repeat
     if setting.field == "launch_timeout":
         return f" Default {value:g}s."
+    if value == PROFILE_SEED:
+        return " Default 0; nightly and soak draw one anew."
     return "" if value is None or isinstance(value, bool) else f" Default {value}."
 
 
