@@ -88,7 +88,7 @@ def in_words(can: Capabilities) -> str:
         *([f"{can.row_order} rows"] if can.row_order != "any" else []),
         *([f"at most {can.max_rows} rows"] if can.max_rows is not None else []),
         *([f"at most {can.max_topk} children of a node"] if can.max_topk is not None else []),
-        *([f"head dims {_numbers(can.head_dims)}"] if can.head_dims is not None else []),
+        *([f"head dims {_dims(can.head_dims)}"] if can.head_dims is not None else []),
         *([_pairs(can.head_dim_pairs)] if can.head_dim_pairs is not None else []),
         *([f"page sizes {_numbers(can.page_sizes)}"] if can.page_sizes is not None else []),
         *_layouts(can.cache_layouts),
@@ -114,12 +114,16 @@ def _caches(kinds: Set[str | None]) -> list[str]:
     return [f"caches in {' '.join([*plain, *sorted(kind for kind in kinds if kind)])}"]
 
 
-def _pairs(pairs: Set[tuple[int, int]]) -> str:
+def _dims(values: Set[int]) -> str:
     """A long list is told by its ends."""
-    equal = sorted(keys for keys, values in pairs if keys == values)
-    said = _numbers(equal) if len(equal) < 9 else f"{equal[0]} {equal[1]} … {equal[-1]}"
+    ends = sorted(values)
+    return _numbers(ends) if len(ends) < 9 else f"{ends[0]} {ends[1]} … {ends[-1]}"
+
+
+def _pairs(pairs: Set[tuple[int, int]]) -> str:
+    equal = {keys for keys, values in pairs if keys == values}
     mixed = len(pairs) - len(equal)
-    words = f"head dims {said}"
+    words = f"head dims {_dims(equal)}"
     if mixed:
         words += f" and {mixed} pairs of different ones for keys and values"
     return words

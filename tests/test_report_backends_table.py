@@ -66,6 +66,8 @@ def test_pairs_of_head_dims_are_listed_or_told_by_their_ends() -> None:
     assert "head dims 64 128 and 1 pairs of different ones" in in_words(few)
     many = Capabilities(head_dim_pairs={(8 * n, 8 * n) for n in range(1, 33)})
     assert "head dims 8 16 … 256, on" in in_words(many)
+    every = Capabilities(head_dims=frozenset(range(16, 257)))
+    assert "head dims 16 17 … 256, on" in in_words(every)
 
 
 def test_the_note_of_a_backend_is_printed() -> None:
