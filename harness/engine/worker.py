@@ -143,7 +143,10 @@ def device_name(device: str) -> str:
     import torch
 
     if not torch.cuda.is_available():
-        raise BackendError(f"device {device}: torch {torch.__version__} sees no CUDA device")
+        raise BackendError(
+            f"device {device}: torch {torch.__version__} sees no CUDA device; "
+            "treeproof doctor --device cuda says what to do"
+        )
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
         raise BackendError(f"device {device}: there are {torch.cuda.device_count()} CUDA devices")
