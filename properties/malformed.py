@@ -51,8 +51,6 @@ def _stray_links(scene: Scene, built: Mapping[str, Any], what: str) -> list[Fail
                 "traversal",
                 "links-to-other-request",
                 f"{name} of request 0, row {row} is {cell}, no row of its own, where {what}",
-                MALFORMED,
-                row,
             )
             for row, cell in enumerate(cells)
             if not -1 <= cell < rows
@@ -90,8 +88,6 @@ def _changed_rows(
                 identity,
                 kind,
                 f"{name} of request 1, row {row} is {b} instead of {a}, where {what} in request 0",
-                WHOLE,
-                row,
             )
             for row, (a, b) in enumerate(zip(was, now, strict=True))
             if a != b
@@ -115,13 +111,11 @@ def _alike(a: Reading, b: Reading) -> bool:
 
 
 def _reaches(says: str, what: str) -> Failure:
-    return _failure("candidate", "reaches-other-request", f"{says}, where {what}", None, None)
+    return _failure("candidate", "reaches-other-request", f"{says}, where {what}")
 
 
-def _failure(
-    identity: Identity, kind: str, message: str, request: int | None, row: int | None
-) -> Failure:
+def _failure(identity: Identity, kind: str, message: str) -> Failure:
+    """These requests are none of the case's: the message alone says which is meant."""
     return Failure(
-        identity=identity, kind=kind, evidence="declared", stage="build",
-        request=request, row=row, message=message,
-    )  # fmt: skip
+        identity=identity, kind=kind, evidence="declared", stage="build", message=message
+    )

@@ -23,6 +23,8 @@ WINDOWED = case(request((-1, 0, 0), prefix=1), seed=8, window=2, page_size=4)
 def seen(backend, checked_case=DUE, probes=frozenset({"malformed"})):
     failures = check_case(checked_case, backend, CheckOptions(probes=probes)).failures
     assert all(f.probe == "malformed" for f in failures)
+    # The two requests are none of the case's, which has one.
+    assert all(f.request is f.row is None for f in failures)
     return {(f.identity, f.kind) for f in failures}
 
 
