@@ -22,9 +22,10 @@ from treeproof.properties.sampled import Sampled
 UNIT = 1 << 12
 _SHARE, _COIN, _LAST, _ANY, _STOP = 503, 509, 521, 523, 541  # address words of what is drawn
 _MOST_TURNS = 4
-_THRESHOLDS = ((0.625, 1.0), (1.0, 0.75), (0.0, 1.0))
-"""(single, acc); at a single of 0 any probability is enough, but none is not. A third of an edge is no
-float, and no nearer to a coin than a third of 2**-13."""
+_THRESHOLDS = ((0.625, 1.0), (1.0, 0.75), (0.0, 1.0), (1.0, 0.0))
+"""(single, acc); where one is 0 any probability is enough, but none is not: who holds one of them from below
+by more than rounding asks for is told. A third of an edge is no float, and no nearer to a coin than a third
+of 2**-13."""
 
 
 def target_only_launches(case: VerifyCase, siblings: Siblings | None) -> list[Sampled]:

@@ -112,7 +112,7 @@ def test_how_many_pairs_of_a_fault_and_a_backend_each_stage_has():
     assert by_name == [
         ("accept", 117), ("attend", 502), ("build", 380), ("commit", 191), ("draft", 17),
         ("extend", 8), ("finish", 11), ("forward", 9), ("merge", 6), ("pool", 65),
-        ("process", 18), ("sample", 32), ("schedule", 10), ("select", 8),
+        ("process", 18), ("sample", 33), ("schedule", 10), ("select", 8),
     ]  # fmt: skip
 
 

@@ -349,6 +349,7 @@ def malformed(sample: Any) -> list[str]:
         sample, "mine", stages={"sample"}, consumes=right.consumes, capabilities=right.capabilities
     )
     found = check_case(case(request()), backend, CheckOptions(probes=frozenset({"malformed"})))
+    assert all(f.request is None for f in found.failures)  # of two chains, and the case has one
     return [f.message for f in found.failures]
 
 
@@ -396,3 +397,21 @@ def test_each_rule_is_asked_on_its_edges_where_one_bit_decides(rule: Any, one_bi
     assert check_case(many, reference, CheckOptions()).failures == ()
     found = check_case(many, wrapped(reference, "sample", off), CheckOptions()).failures
     assert ("traversal", "wrong-acceptance") in {f.key for f in found}
+
+
+def test_a_threshold_that_is_held_from_below_is_told() -> None:
+    """A guard against a division by 0 that is set too high; whether it shows is for the coins to say."""
+
+    def held(right: Any, x: VerifyInput, given: Sampling) -> Accepted:
+        done: Accepted = right(x, replace(given, threshold_acc=max(0.5, given.threshold_acc)))
+        return done
+
+    planted = wrapped(load("reference"), "sample", held)
+    told = [
+        failure.message
+        for seed in range(4)
+        for failure in check_case(
+            case(*[request((-1, 0, 0, 1, 2))] * 3, seed=seed), planted, CheckOptions()
+        ).failures
+    ]
+    assert any("thresholds of 1 (single) and 0 (acc)" in message for message in told)

@@ -32,7 +32,7 @@ class Drawing:
     last: Literal["own", "refusing"] = "own"
     weights: Literal["residual", "all", "all but the first", "residual of 1"] = "residual"
     bonus: Literal["own", "parent", "root"] = "own"
-    thresholds: Literal["own", "swapped", "ignored"] = "own"
+    thresholds: Literal["own", "swapped", "ignored", "where 0"] = "own"
     of_child: bool = False
     greedy: bool = False
 
@@ -55,6 +55,8 @@ def _walk(launch: Sampled, b: int, plan: Plan, how: Drawing) -> Walk:
         single, acc = acc, single
     if how.thresholds == "ignored":
         single, acc = 1.0, 1.0
+    if how.thresholds == "where 0":
+        single, acc = single or 1.0, acc or 1.0
     path, last = [0], float(launch.last[b])
     while True:
         node = path[-1]

@@ -87,6 +87,7 @@ def sampled_by_another_row(right: World) -> Ways:
 def thresholds(right: World) -> Ways:
     yield "they change places", _so(right, Drawing(thresholds="swapped"))
     yield "they are taken for 1", _so(right, Drawing(thresholds="ignored"))
+    yield "those that are 0 are taken for 1", _so(right, Drawing(thresholds="where 0"))
 
 
 @hypothesis(

@@ -113,6 +113,7 @@ FAULTS: tuple[Fault, ...] = (
     *sibling_order.FAULTS,
     *pooled.FAULTS,
     *later_rounds.MORE,
+    *samples.MORE,
 )
 
 

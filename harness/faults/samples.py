@@ -11,6 +11,7 @@ from torch import Tensor
 
 from treeproof.contract.inputs import Accepted, VerifyInput
 from treeproof.contract.sampling import GREEDY, Sampling
+from treeproof.faults.fault import Fault
 from treeproof.faults.plant import wrapped
 from treeproof.faults.smallest import CHAIN, FORK, case, request
 from treeproof.faults.wrong import Wrong, faults_of
@@ -186,6 +187,12 @@ def _thresholds_ignored(right: Sample, x: VerifyInput, given: Sampling) -> Accep
     return right(x, replace(given, threshold_single=1.0, threshold_acc=1.0))
 
 
+def _zero_threshold_is_none(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
+    """As `or` does, where None stands for a threshold that was not given."""
+    single, acc = given.threshold_single or 1.0, given.threshold_acc or 1.0
+    return right(x, replace(given, threshold_single=single, threshold_acc=acc))
+
+
 def _law_of_child(right: Sample, x: VerifyInput, given: Sampling) -> Accepted:
     """A draft is weighed by the law after itself, the last token drawn by the right one."""
     laws = given.target_probs.clone()
@@ -292,11 +299,23 @@ _WRONG: tuple[Wrong[Callable[..., Accepted]], ...] = (
 )  # fmt: skip
 
 
-FAULTS = faults_of(
-    _WRONG,
-    stage="sample",
-    identity="traversal",
-    evidence="measured",
-    plant=lambda wrong: lambda backend: wrapped(backend, "sample", _where_drawn(wrong)),
-    applies=lambda backend: "sample" in backend.stages,
-)
+_MORE: tuple[Wrong[Callable[..., Accepted]], ...] = (
+    Wrong(
+        "thresholds", "zero", "a threshold of 0 is taken for one that was not given", "thresholds",
+        _zero_threshold_is_none, _PAIR,
+    ),
+)  # fmt: skip
+
+
+def _faults(wrong: tuple[Wrong[Callable[..., Accepted]], ...]) -> tuple[Fault, ...]:
+    return faults_of(
+        wrong,
+        stage="sample",
+        identity="traversal",
+        evidence="measured",
+        plant=lambda one: lambda backend: wrapped(backend, "sample", _where_drawn(one)),
+        applies=lambda backend: "sample" in backend.stages,
+    )
+
+
+FAULTS, MORE = _faults(_WRONG), _faults(_MORE)
