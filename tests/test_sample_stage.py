@@ -343,10 +343,13 @@ def test_a_wrong_law_is_told_by_the_smallest_tree_and_its_probabilities() -> Non
     )
 
 
-def malformed(sample: Any) -> list[str]:
+def malformed(sample: Any, *rules: Any) -> list[str]:
     right = load("topology")
+    able = msgspec.structs.replace(
+        right.capabilities, sampling=set(rules or right.capabilities.sampling)
+    )
     backend = describe(
-        sample, "mine", stages={"sample"}, consumes=right.consumes, capabilities=right.capabilities
+        sample, "mine", stages={"sample"}, consumes=right.consumes, capabilities=able
     )
     found = check_case(case(request()), backend, CheckOptions(probes=frozenset({"malformed"})))
     assert all(f.request is None for f in found.failures)  # of two chains, and the case has one
@@ -356,6 +359,34 @@ def malformed(sample: Any) -> list[str]:
 def test_numbers_that_are_none_are_refused_or_kept_to_their_request() -> None:
     assert malformed(right_sample) == []
     assert malformed(lambda x, given: sampled("reference", x, given)) == []
+
+
+def test_laws_of_a_drafter_that_are_none_are_handed_to_who_samples_chains() -> None:
+    handed: list[Sampling] = []
+
+    def whole_chains(x: VerifyInput, given: Sampling) -> Accepted:
+        """What the two chains come to where all is right; nothing is looked at."""
+        handed.append(given)
+        index = torch.arange(6).view(2, 3)
+        return Accepted(index, torch.tensor([3, 3]), torch.tensor([[1, 2, 2]] * 2))
+
+    def by_the_mass_of_all(x: VerifyInput, given: Sampling) -> Accepted:
+        done = whole_chains(x, given)
+        assert given.draft_probs is not None
+        short = given.draft_probs.sum() < 4
+        return replace(done, tokens=torch.where(short, 3, done.tokens))
+
+    assert malformed(whole_chains, "chain") == []
+    laws = [given.draft_probs for given in handed]
+    assert all(given.rule == "chain" for given in handed)
+    assert sum(law is not None and bool(law.isnan().any()) for law in laws) == 1
+    told = malformed(by_the_mass_of_all, "chain")
+    assert [message.partition(", request 1 is")[0] for message in told] == [
+        "on two chains of three rows, where in request 0 a probability of the drafter is below 0",
+        "on two chains of three rows, where in request 0 no token has any probability of the drafter",
+    ]
+    refusing = malformed(lambda x, given: sampled("reference", x, given), "chain")
+    assert refusing == []
 
 
 def test_a_token_outside_the_vocabulary_and_a_spoilt_neighbour_are_told() -> None:

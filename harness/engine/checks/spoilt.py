@@ -12,7 +12,7 @@ from torch import Tensor
 from treeproof.backends.reference import build as build_reference
 from treeproof.contract.failure import Failure
 from treeproof.contract.inputs import Accepted, VerifyInput
-from treeproof.contract.sampling import TARGET_ONLY, Sampling
+from treeproof.contract.sampling import CHAIN, TARGET_ONLY, Rule, Sampling
 from treeproof.engine.checks.copies import copied
 from treeproof.engine.checks.malformed import is_refusal, two_chains
 from treeproof.engine.checks.trial import Trial
@@ -37,10 +37,29 @@ _SPOILT: dict[str, Spoil] = {
 """What is wrong with the first request's numbers, and how it is done."""
 
 
+def _drafts(given: Sampling) -> Tensor:
+    """The law that the first request's first draft was drawn from."""
+    assert given.draft_probs is not None
+    return given.draft_probs[0, 0]
+
+
+_DRAFTS_SPOILT: dict[str, Spoil] = {
+    "a probability of the drafter is NaN": lambda given: _drafts(given)[1:2].fill_(math.nan),
+    "a probability of the drafter is below 0": lambda given: _drafts(given)[1:2].fill_(-0.5),
+    "no token has any probability of the drafter": lambda given: _drafts(given).zero_(),
+    "probabilities of the drafter add up to 3": lambda given: _drafts(given).mul_(3),
+}
+_BY_RULE: dict[Rule, dict[str, Spoil]] = {
+    TARGET_ONLY: _SPOILT,
+    CHAIN: {**_SPOILT, **_DRAFTS_SPOILT},
+}
+
+
 def judge_spoilt(trial: Trial) -> None:
     """Two chains of three rows; the first one's numbers are spoilt, one kind after the other."""
     can = trial.backend.capabilities
-    able = trial.has("sample") and TARGET_ONLY in can.sampling and not can.own_coins
+    rules = [rule for rule in _BY_RULE if rule in can.sampling]
+    able = trial.has("sample") and rules and not can.own_coins
     wanted = trial.runs("malformed") and trial.wants("traversal", "measured")
     if not (able and wanted and trial.options.due(trial.case.seed, 2, _ONE_IN)):
         return
@@ -52,7 +71,7 @@ def judge_spoilt(trial: Trial) -> None:
     x = replace(x, draft_token=torch.tensor([0, 1, 2] * 2, device=device), spec_steps=_STEPS)
     with trial.probing("malformed"):
         try:
-            failures = list(_failures(trial, x))
+            failures = [failure for rule in rules for failure in _failures(trial, x, rule)]
         except Violation as violation:
             trial.broke(violation)
             return
@@ -60,16 +79,19 @@ def judge_spoilt(trial: Trial) -> None:
             trial.judged("traversal", "measured", "sample", failures)
 
 
-def _failures(trial: Trial, x: VerifyInput) -> Iterator[Failure]:
+def _failures(trial: Trial, x: VerifyInput, rule: Rule) -> Iterator[Failure]:
     device = trial.scene.device
     whole = Sampling(
-        rule=TARGET_ONLY,
+        rule=rule,
         target_probs=torch.full((2 * _ROWS, _SIZE), 1 / _SIZE, device=device),
         coins=torch.full((2 * _ROWS,), 0.125, device=device),
         final_coins=torch.full((2,), 0.625, device=device),
+        draft_probs=torch.full((2, _STEPS, _SIZE), 1 / _SIZE, device=device)
+        if rule == CHAIN
+        else None,
     )
     right = _lines(_sampled(trial, x, whole), 1)
-    for what, spoil in _SPOILT.items():
+    for what, spoil in _BY_RULE[rule].items():
         given = copied(whole)
         spoil(given)
         try:
