@@ -52,6 +52,22 @@ def test_an_unknown_backend_lists_the_known_and_guesses(run: Run) -> None:
     assert err.endswith("; did you mean cascade?\n")
 
 
+@pytest.mark.parametrize("name", ["my_kernel", "my-kernel"])
+def test_a_file_of_that_name_is_meant_where_there_is_one(run: Run, name: str) -> None:
+    Path("my_kernel.py").write_text("")
+    code, out, err = run("check", name)
+    assert (code, out) == (2, "")
+    assert err.endswith("; did you mean my_kernel.py?\n")
+
+
+def test_a_prefix_without_shapes_to_try_it_at_is_refused(run: Run) -> None:
+    assert run("check", "--prefix", "5") == (
+        2,
+        "",
+        "Error: --prefix is the length that shapes of --trees are tried at: give these\n",
+    )
+
+
 def test_a_backend_file_that_is_not_there_is_named(run: Run) -> None:
     assert run("check", "my_kernel.py") == (
         2,

@@ -24,8 +24,16 @@ def require_known(references: Iterable[str]) -> None:
         if not suffix and ":" not in reference and reference not in known:
             raise BackendError(
                 f"no backend named {reference!r}; known are {', '.join(known)}, and any "
-                f"path/to/file.py or module:name{did_you_mean(reference, known)}"
+                f"path/to/file.py or module:name{_meant(reference, known)}"
             )
+
+
+def _meant(reference: str, known: Iterable[str]) -> str:
+    """A file that is there is meant rather than a name that is alike."""
+    for file in (f"{reference}.py", f"{reference.replace('-', '_')}.py"):
+        if Path(file).is_file():
+            return f"; did you mean {file}?"
+    return did_you_mean(reference, known)
 
 
 def read_case(path: Path) -> tuple[VerifyCase, Reproducer | None]:

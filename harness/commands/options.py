@@ -89,7 +89,10 @@ def settings_from(
         given["workers"] = 0
     if positional:
         given["backends"] = tuple(dict.fromkeys((*positional, *given.get("backends", ()))))
-    return run_settings(read_folder(Path()), given, default_backends=default_backends)
+    settings = run_settings(read_folder(Path()), given, default_backends=default_backends)
+    if "prefixes" in given and not settings.trees:
+        raise ConfigError("--prefix is the length that shapes of --trees are tried at: give these")
+    return settings
 
 
 def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
