@@ -236,6 +236,8 @@ def main() -> int:
         help="an evidence.json whose drawn cases of these backends are seen anew",
     )
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("torch sees no GPU; treeproof doctor --device cuda says what to do")
     given.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     names = tuple(given.backends) or (*OURS, *THEIRS)

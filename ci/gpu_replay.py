@@ -25,6 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from treeproof.contract.backend import Backend, BackendUnavailable
 from treeproof.contract.case import VerifyCase
 from treeproof.contract.registry import load
@@ -200,6 +202,8 @@ def main() -> int:
     if given.one:
         print(json.dumps(tried(given.one, given.device)))
         return 0
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU; --device cpu shows what can be seen without one")
     with ThreadPoolExecutor(given.at_once) as threads:
         runs = [
             threads.submit(in_its_own_process, name, given.device)
