@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -128,6 +129,12 @@ def _defaults() -> tuple[_Default, ...]:
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_default_device"):  # it is still being imported
         return ()
+    return _of_torch()
+
+
+@cache
+def _of_torch() -> tuple[_Default, ...]:
+    torch: Any = sys.modules["torch"]
 
     def put_device(was: str) -> None:
         # Without one, new tensors need no mode that says where they go.

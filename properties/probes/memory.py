@@ -137,7 +137,6 @@ def _only_new_garbage() -> Iterator[None]:
     """What is there already is not looked through by each collection, which would take long."""
     frozen = gc.get_freeze_count() == 0
     if frozen:
-        gc.collect()
         gc.freeze()
     try:
         yield
