@@ -220,7 +220,6 @@ _LATE: tuple[_Late, ...] = (
         "grammar-of-first-round", "", "process",
         "a grammar is where it was in the first round", ("output", "measured"),
         _state_kept, _script(*_rounds(0, 0), params=Params(grammar=True)),
-        larger="after fewer tokens a grammar may be where it was, by chance",
     ),
     _Late(
         "budget-of-first-round", "", "finish",
@@ -255,7 +254,6 @@ _MORE: tuple[_Late, ...] = (
     _Late(
         "bias-of-first-round", "", "process", "biases are added in the first round only",
         ("output", "measured"), _bias_once, _script(*_rounds(0, 0), params=Params(bias=((0, 1.0),))),
-        larger="another request in the round before is never cut to an earlier round of the same one",
     ),
     _Late(
         "typical-by-first-round", "", "sample",
