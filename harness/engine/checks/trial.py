@@ -43,7 +43,7 @@ class Trial:
     reference's stages that the backend called inside its own. `lent` are the stages of a script's rounds
     that the reference served, each with the reason. `kernels` are those that it names and
     that were seen. `heard` is told of every call of a stage in a script's rounds,
-    where anybody asks.
+    where anybody asks. `process` is what belongs to others as well, and is put back after each stage.
     """
 
     backend: Backend
@@ -69,6 +69,7 @@ class Trial:
     failures: list[Failure] = field(default_factory=list)
     recovered: list[Callable[[], Recovered]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    process: ProcessState = field(default_factory=ProcessState.now)
 
     @property
     def prepared(self) -> Prepared:
@@ -128,7 +129,6 @@ class Trial:
         if stage in self.backend.stages:
             self.called.add(stage)
         token, run = used.set(frozenset()), (stage, getattr(function, "__name__", ""))
-        process = ProcessState.now()
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 result = function(*arguments)
@@ -142,13 +142,13 @@ class Trial:
             finally:
                 self.borrowed |= used.get()
                 used.reset(token)
-                self._restored(stage, process)
+                self._restored(stage)
         self.returned.add(run)
         return result
 
-    def _restored(self, stage: str, process: ProcessState) -> None:
+    def _restored(self, stage: str) -> None:
         """Others run in this process as well; noted once a stage."""
-        changed = "; ".join(process.restore())
+        changed = "; ".join(self.process.restore())
         known = ((failure.kind, failure.stage) for failure in self.failures)
         if changed and ("changes-process", stage) not in known:
             said = f"{stage} changes the process that it shares with others: {changed}"
