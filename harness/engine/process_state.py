@@ -148,8 +148,6 @@ def _of_torch() -> tuple[_Default, ...]:
             torch.set_default_dtype,
             torch.float32,
         ),
-        _Default(
-            "torch's default device", lambda: str(torch.get_default_device()), put_device, "cpu"
-        ),
+        _Default("torch's default device", lambda: str(torch.empty(0).device), put_device, "cpu"),
         _Default("torch's deterministic mode", *modes, 0, told=False),
     )
