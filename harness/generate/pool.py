@@ -118,8 +118,8 @@ def _free_cells(seed: int, requests: int, cells: int, device: str) -> Tensor:
     import torch
 
     if torch.device(device).type != "cpu":
-        request = torch.arange(requests, device=device)[:, None]
-        return hash_tensor(seed, _FREE_CELLS, request, torch.arange(cells, device=device))
+        of, cell = (torch.arange(n, device=device) for n in (requests, cells))
+        return hash_tensor(seed, _FREE_CELLS, of[:, None], cell)
     request = np.arange(requests, dtype=np.uint64)[:, None]
     words = hash_words(address_hash(seed, _FREE_CELLS), request)
     return torch.from_numpy(hash_words(words, np.arange(cells, dtype=np.uint64)).view(np.int64))
