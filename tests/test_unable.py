@@ -260,3 +260,12 @@ def test_cases_in_which_a_backend_finds_it_cannot_run_make_the_run_incomplete(
     wide = replace(CASE, shape=replace(CASE.shape, head_dim=64))
     found = run(settings, cases=[CASE, wide])
     assert (found.exit_code, list(found.missing)) == (code, missing)
+
+
+def test_an_exception_that_is_called_as_inductors_and_has_no_words_is_a_finding() -> None:
+    def words(self: Any) -> str:
+        raise RuntimeError("no words")
+
+    error = type("InductorError", (Exception,), {"__str__": words})()
+    (failure,) = check(kernel(error)).failures
+    assert failure.key == ("contract", "raises")

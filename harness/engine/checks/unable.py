@@ -49,7 +49,7 @@ def unable(stage: str, error: BaseException) -> BackendUnavailable | None:
     for one in filter(from_triton, chain(error)):
         if type(one).__name__ == "OutOfResources" or _NOT_IN_HARDWARE.search(words_of(one)):
             return DeviceLimit(f"{said}{where(error)}")
-    if type(error).__name__ == "InductorError" and _NO_CHOICE.search(str(error)):
+    if type(error).__name__ == "InductorError" and _NO_CHOICE.search(words_of(error)):
         return DeviceLimit(f"{said}{where(error)}")
     return None
 
