@@ -95,7 +95,17 @@ def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
     data = logical_data(case, device)
     made = candidates(case, scene.ledger, device)
     start = time.perf_counter()
-    truth = attend_batch(
+    truth = truth_of(scene, data)
+    if scene.device.type == "cuda":
+        torch.cuda.synchronize(scene.device)
+    seconds = time.perf_counter() - start
+    return Prepared(scene, made, data, truth, leaves, seconds)
+
+
+def truth_of(scene: Scene, data: LogicalData) -> PathResult:
+    """The oracle's answer on these data, of all nodes, one request after the other."""
+    case = scene.case
+    return attend_batch(
         [request.tree for request in case.requests],
         [request.prefix_len for request in case.requests],
         case.shape,
@@ -106,10 +116,6 @@ def prepare(case: VerifyCase, device: str, leaves: int | None) -> Prepared:
         data.v_tree,
         scene.layer,
     )
-    if scene.device.type == "cuda":
-        torch.cuda.synchronize(scene.device)
-    seconds = time.perf_counter() - start
-    return Prepared(scene, made, data, truth, leaves, seconds)
 
 
 def _accepted(scene: Scene, prediction: Prediction, width: int) -> Accepted:

@@ -14,13 +14,12 @@ from torch import Tensor
 from treeproof.contract.backend import Backend, BackendUnavailable
 from treeproof.contract.case import VerifyCase
 from treeproof.engine.checks.options import CheckOptions
-from treeproof.engine.checks.prepared import Prepared, prepare
+from treeproof.engine.checks.prepared import prepare, truth_of
 from treeproof.engine.checks.stages import attend_call, close
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.garble import garble
 from treeproof.engine.observing.build import observe_build
 from treeproof.generate.data import LogicalData
-from treeproof.oracles.path import attend_batch
 from treeproof.properties.probes import random_data
 from treeproof.properties.probes.launch import launch
 from treeproof.properties.violation import Violation
@@ -39,7 +38,7 @@ def prefix_shares(case: VerifyCase, backend: Backend, options: CheckOptions) -> 
         seen = _seen(trial, data)
     except (Violation, BackendUnavailable):
         return ()
-    due = _due(trial.prepared, data)
+    due = truth_of(trial.scene, data).out[:, :, 0].cpu()
     worst = (seen - due).abs().argmax(1, keepdim=True)
     pairs = torch.cat((seen.gather(1, worst), due.gather(1, worst)), 1).tolist()
     found, first = [], 0
@@ -70,19 +69,3 @@ def _seen(trial: Trial, data: LogicalData) -> Tensor:
     out = launch(attend, scene, given, laid, "random").attended.out
     close(trial, trial.instance)
     return out[scene.node_rows, :, 0].double().cpu()
-
-
-def _due(prepared: Prepared, data: LogicalData) -> Tensor:
-    case = prepared.scene.case
-    truth = attend_batch(
-        [request.tree for request in case.requests],
-        [request.prefix_len for request in case.requests],
-        case.shape,
-        data.q,
-        data.k_prefix,
-        data.v_prefix,
-        data.k_tree,
-        data.v_tree,
-        prepared.scene.layer,
-    )
-    return truth.out[:, :, 0].cpu()
