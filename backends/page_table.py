@@ -7,6 +7,8 @@ is built. A window is the end of a line, so it is cut by logical index.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -92,31 +94,33 @@ class PageTable:
         store_kv(x, k, v, k_cache, v_cache)
         table, lengths = _table(x)
         reach = lengths if x.shape.window is None else lengths.clamp(max=x.shape.window)
-        out = q.new_empty(*q.shape[:2], v.shape[2])
+        out = torch.empty(*q.shape[:2], v.shape[2], dtype=torch.float32, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        # By the width of the table and not by what is in it: a captured launch has no other.
         longest = min(table.shape[1], x.shape.window or table.shape[1])
         step = torch.arange(longest, device=q.device)
-        chunk = max(1, _GATHERED[q.device.type] // (longest * k_cache[0].numel()))
-        read = []
-        for start in range(0, len(q), chunk):
-            own = slice(start, start + chunk)
-            listed = step < reach[own, None]
-            # Past its end a line's first slot inside the window is named again, at weight 0.
-            cells = (lengths - reach)[own, None] + step * listed
-            slots = table[own].gather(1, cells)
-            distance = lengths[own, None] - 1 - cells
-            out[own], lse[own] = _softmax_over(
-                x, q[own].float(), slots, listed, distance, k_cache, v_cache
+        listed = step < reach[:, None]
+        # Past its end a line's first slot inside the window is named again, at weight 0.
+        cells = (lengths - reach)[:, None] + step * listed
+        slots, distance = table.gather(1, cells), lengths[:, None] - 1 - cells
+        ranked = reach.argsort()  # so that lines of a chunk are about equally long
+        for own, width in _chunks(reach[ranked], longest, k_cache):
+            rows = ranked[own]
+            out[rows], lse[rows] = _softmax_over(
+                x,
+                q[rows].float(),
+                slots[rows, :width],
+                listed[rows, :width],
+                distance[rows, :width],
+                k_cache,
+                v_cache,
             )
-            read.append(slots)
         kv_indptr = pad(reach.cumsum(0), (1, 0))
         declared = {
             "kv_indptr": kv_indptr,
-            "kv_indices": _one_after_another(torch.cat(read), kv_indptr),
+            "kv_indices": _one_after_another(slots, kv_indptr),
             "kv_start": torch.zeros_like(reach),  # what is declared is cut already
         }
-        return Attended(out=out, lse=lse, declared=declared)
+        return Attended(out=out.to(q.dtype), lse=lse, declared=declared)
 
     def accept(self, x: VerifyInput, target_predict: Tensor) -> Accepted:
         """Every row checks the edge above it; from the root, step to the child whose edge holds."""
@@ -230,13 +234,31 @@ def _table(x: VerifyInput) -> tuple[Tensor, Tensor]:
     return x.page_table, x.cache_seqlens
 
 
+def _chunks(reach: Tensor, longest: int, k_cache: Tensor) -> Iterator[tuple[slice, int]]:
+    """Lines to gather at once, of `reach` (T,) ascending, and how wide: as the longest of them on a GPU, where
+    that saves most; but a captured launch asks the device nothing, and there all are as wide as the table."""
+    asked = reach.is_cuda and not torch.cuda.is_current_stream_capturing()
+    widths = reach.tolist() if asked else [longest] * len(reach)
+    cells = max(1, _GATHERED[reach.device.type] // k_cache[0].numel())
+    end = len(widths)
+    while end:
+        width = widths[end - 1]
+        start = max(0, end - max(1, cells // width))
+        yield slice(start, end), width
+        end = start
+
+
 def _one_after_another(lines: Tensor, indptr: Tensor) -> Tensor:
-    """Lines (T, longest) as lists of which row i's begins at `indptr[i]`; 0 behind the last of them."""
-    step = torch.arange(lines.shape[1], device=lines.device)
-    place = indptr[:-1, None] + step
-    behind = lines.numel()
-    place = torch.where(place < indptr[1:, None], place, behind)
-    return lines.new_zeros(behind + 1).scatter_(0, place.flatten(), lines.flatten())[:-1]
+    """Lines (T, longest) as lists of which row i's begins at `indptr[i]`; 0 behind the last of them.
+
+    Gathered, not scattered: cells that belong nowhere would all be written to one place, one by one.
+    """
+    place = torch.arange(lines.numel(), device=lines.device)
+    row = torch.searchsorted(indptr, place, right=True) - 1
+    behind = row == len(lines)
+    row = row.clamp(max=len(lines) - 1)
+    step = (place - indptr[row]).clamp(max=lines.shape[1] - 1)
+    return lines[row, step].masked_fill_(behind, 0)
 
 
 def _parent_of_line(x: VerifyInput) -> Tensor:
