@@ -248,3 +248,26 @@ def test_a_torch_that_is_too_old_makes_the_backend_unavailable() -> None:
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
     assert printed.stdout.strip().endswith("pip install 'torch>=2.9'"), printed.stderr
+
+
+@pytest.mark.parametrize(
+    ("scores", "rows"),
+    [(1, [3, 3, 8, 3]), (600, [6, 8, 3]), (flex_attention._SCORES, [17])],
+)
+def test_a_batch_with_too_many_scores_for_one_call_is_right_in_several(
+    scores: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FORK has 3 x 4 x 4 scores, SIX 8 x 29 x 4, and both forks together 6 x 8 x 4."""
+    monkeypatch.setattr(flex_attention, "_SCORES", scores)
+    calls: list[int] = []
+    right = flex_attention.flex_attention
+
+    def counted(q: torch.Tensor, *given: Any, **options: Any) -> Any:
+        calls.append(q.shape[2])
+        return right(q, *given, **options)
+
+    monkeypatch.setattr(flex_attention, "flex_attention", counted)
+    case = case_of(FORK, FORK, SIX, FORK, window=9, sinks=True)
+    result = checked(case)
+    assert not result.failures, result.failures[0].message
+    assert calls[: len(rows)] == rows

@@ -1,7 +1,7 @@
 """Backends `flex-attention` and `flex-attention-compiled`: torch's FlexAttention, the tree as a `mask_mod`.
 
-One call for the whole batch: the keys are the prefix slots of all requests and then all verify
-rows, and the mask keeps requests apart. The mask is read in whichever of the three layouts it has;
+One call for a batch, unless it has too many scores: the keys are the prefix slots of all requests and
+then all verify rows, and the mask keeps requests apart. The mask is read in whichever of the three layouts it has;
 a window is cut by logical index, that of a verify row being its position. Softcap and ALiBi are a
 `score_mod`, and sinks one key more, whose value is 0 and whose score is the sink.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ except ImportError as error:
     ) from error
 
 _CLASSES = 4096
+_SCORES = 1 << 28
+"""Scores of one call, unless one request alone has more: 1 GiB in float32."""
 
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 
@@ -113,28 +115,48 @@ def _attend(
     v_cache: Tensor,
 ) -> Attended:
     store_kv(x, k, v, k_cache, v_cache)
-    keys = _keys(x)
-    visible = _visible(x, keys)
-    at = at_slots(keys.slots, x.kv)
-    k_all, v_all = torch.cat([k_cache[at], k]), torch.cat([v_cache[at], v])
+    keys, cells = _keys(x), tree_cells(x)
+    done = []
+    for rows, prefix in _parts(x, keys):
+        own = keys.of(rows, prefix)
+        at = at_slots(keys.slots[prefix], x.kv)
+        k_own, v_own = torch.cat([k_cache[at], k[rows]]), torch.cat([v_cache[at], v[rows]])
+        done.append(_attend_part(flex, x, q[rows], k_own, v_own, rows, own, cells[rows]))
+    out, lse = (torch.cat(pieces) for pieces in zip(*done, strict=True))
+    return Attended(out=out, lse=lse)
+
+
+def _attend_part(
+    flex: Callable[..., Any],
+    x: VerifyInput,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: slice,
+    keys: _Keys,
+    cells: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """`q` (R, Hq, D), `k` and `v` (L, Hkv, lanes), `cells` (R, Nmax): out (R, Hq, Dv) and lse (R, Hq)."""
+    positions = x.positions[rows]
+    visible = _visible(positions, keys, cells, x.shape.window)
     if x.sinks is not None:
         visible = pad(visible, (0, 1), value=True)
-        k_all, v_all = (pad(t, (0, 0, 0, 0, 0, 1)) for t in (k_all, v_all))
+        k, v = (pad(t, (0, 0, 0, 0, 0, 1)) for t in (k, v))
 
     def mask_mod(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return visible[row, key]
 
     out, aux = flex(
         _batched(q),
-        _batched(k_all),
-        _batched(v_all),
-        score_mod=_score_mod(x, keys),
-        block_mask=create_block_mask(mask_mod, None, None, len(q), len(k_all), device=q.device),
+        _batched(k),
+        _batched(v),
+        score_mod=_score_mod(x, positions, keys),
+        block_mask=create_block_mask(mask_mod, None, None, len(q), len(k), device=q.device),
         scale=x.shape.score_scale,
         enable_gqa=True,
         return_aux=AuxRequest(lse=True),
     )
-    return Attended(out=out[0].transpose(0, 1), lse=aux.lse[0].transpose(0, 1))
+    return out[0].transpose(0, 1), aux.lse[0].transpose(0, 1)
 
 
 def _batched(t: Tensor) -> Tensor:
@@ -144,12 +166,19 @@ def _batched(t: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Keys:
-    """L keys: those of the prefixes, then the T verify rows."""
+    """L keys: those of the prefixes, request by request, then verify rows."""
 
-    slots: Tensor  # (L - T,) of the prefix keys
+    slots: Tensor  # (L - rows,) of the prefix keys
     request: Tensor  # (L,)
     index: Tensor  # (L,) logical index
     column: Tensor  # (L,) column in the tree block of the mask; -1 in the prefix
+
+    def of(self, rows: slice, prefix: slice) -> _Keys:
+        """Those of some requests: prefix keys `prefix`, and verify rows `rows`."""
+        behind = len(self.slots)
+        own = slice(behind + rows.start, behind + rows.stop)
+        picked = (torch.cat([t[prefix], t[own]]) for t in (self.request, self.index, self.column))
+        return _Keys(self.slots[prefix], *picked)
 
 
 def _keys(x: VerifyInput) -> _Keys:
@@ -169,23 +198,35 @@ def _keys(x: VerifyInput) -> _Keys:
     )
 
 
-def _visible(x: VerifyInput, keys: _Keys) -> Tensor:
-    """(T, L) bool: own request, in the prefix or set in the mask, and inside the window."""
-    request, _ = owner(x.qo_indptr, len(x.draft_token))
-    same = request[:, None] == keys.request
-    in_tree = tree_cells(x)[:, keys.column.clamp(min=0)]
-    visible = same & ((keys.column < 0) | in_tree)
-    if x.shape.window is not None:
-        visible &= keys.index > x.positions[:, None] - x.shape.window
+def _parts(x: VerifyInput, keys: _Keys) -> Iterator[tuple[slice, slice]]:
+    """Verify rows and prefix keys of as many requests at a time as have few enough scores: an eager call
+    computes those of each row with each key, whosever it is."""
+    prefix = keys.request[: len(keys.slots)]
+    bounds = torch.searchsorted(prefix, torch.arange(len(x.qo_indptr), device=prefix.device))
+    row_at, key_at = torch.stack([x.qo_indptr, bounds]).tolist()
+    first, heads = 0, x.shape.num_q_heads
+    for end in range(1, len(row_at)):
+        following = min(end + 1, len(row_at) - 1)
+        rows, columns = row_at[following] - row_at[first], key_at[following] - key_at[first]
+        if end == following or rows * (columns + rows) * heads > _SCORES:
+            yield slice(row_at[first], row_at[end]), slice(key_at[first], key_at[end])
+            first = end
+
+
+def _visible(positions: Tensor, keys: _Keys, cells: Tensor, window: int | None) -> Tensor:
+    """(R, L) bool: own request, in the prefix or set in the mask, and inside the window."""
+    same = keys.request[-len(positions) :, None] == keys.request
+    visible = same & ((keys.column < 0) | cells[:, keys.column.clamp(min=0)])
+    if window is not None:
+        visible &= keys.index > positions[:, None] - window
     return visible
 
 
-def _score_mod(x: VerifyInput, keys: _Keys) -> Callable[..., Tensor] | None:
+def _score_mod(x: VerifyInput, positions: Tensor, keys: _Keys) -> Callable[..., Tensor] | None:
     """What becomes of a scaled score: capped, biased, and at the last key the sink instead."""
     cap, slopes, sinks = x.shape.softcap, x.alibi_slopes, x.sinks
     if cap is None and slopes is None and sinks is None:
         return None
-    positions = x.positions
     # Captured as tensors, numbers are no part of what is compiled.
     limit = positions.new_tensor(cap or 1.0, dtype=torch.float32)
     last = positions.new_tensor(len(keys.index))
