@@ -17,8 +17,8 @@ from treeproof.backends.adapters.flash_launch import Launch, launch, load
 from treeproof.backends.adapters.flash_library import Library
 from treeproof.contract.shape import AttentionShape
 
-_GATHERED = 1 << 28
-"""Elements of K that are gathered for one launch: 512 MiB in half precision."""
+_GATHERED = 1 << 30
+"""Elements of K that are gathered for one launch: 2 GiB in half precision."""
 
 
 @dataclass(frozen=True)
