@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from treeproof.cli import main
+from treeproof.commands.exit_codes import BROKEN_PIPE
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.tree import CandidateTree
 from treeproof.contract.wire import encode_case
@@ -141,6 +142,19 @@ def test_replay_and_reduce_leave_reports_where_they_are_asked_to(run: Run) -> No
     assert run("replay", str(failure), *given)[0] == 1
     assert not Path("gate").exists()
     assert not Path("gate-run").exists()
+
+
+@pytest.mark.usefixtures("run")
+def test_reports_are_written_where_nobody_reads_the_output_any_more() -> None:
+    words = ["check", write_backend(), "--in-process", "--examples", "1", "--report", "left"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "treeproof", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == BROKEN_PIPE
+    left = {path.name for path in Path("left").iterdir()}
+    assert left == {"report.html", "junit.xml", "summary.md", "badge.json"}
 
 
 def test_a_case_file_never_makes_code_be_imported(run: Run) -> None:

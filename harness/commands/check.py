@@ -46,6 +46,6 @@ def check(targets: tuple[str, ...], **options: Any) -> int:
     console = open_console()
     with interruptible(), Progress(console, time_limit=settings.time_limit) as progress:
         found = run(settings, progress)
-    report(console, found)
-    leave_reports([found], settings.report_dir, settings.junit)
+    with leave_reports([found], settings.report_dir, settings.junit):
+        report(console, found)
     return found.exit_code

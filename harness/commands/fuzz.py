@@ -78,6 +78,6 @@ def fuzz(targets: tuple[str, ...], campaign: Path | None, **options: Any) -> int
             found = run(settings, progress)
         else:
             found = run_campaign(settings, campaign, options, progress)
-    report(console, found)
-    leave_reports([found], settings.report_dir, settings.junit)
+    with leave_reports([found], settings.report_dir, settings.junit):
+        report(console, found)
     return found.exit_code

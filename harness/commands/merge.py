@@ -39,9 +39,9 @@ def merge(folders: tuple[Path, ...], output: Path, **options: Any) -> int:
 
     done = merged([Run.read(folder) for folder in folders], output)
     console = open_console()
-    report(console, done.run)
     again = f"; {count(done.repeated, 'check')} in several of them" if done.repeated else ""
-    write(console, [prose(f"merged {count(len(folders), 'run')}{again}")])
     where = given_settings(options)
-    leave_reports([done.run], where.get("report_dir"), where.get("junit"))
+    with leave_reports([done.run], where.get("report_dir"), where.get("junit")):
+        report(console, done.run)
+        write(console, [prose(f"merged {count(len(folders), 'run')}{again}")])
     return done.run.exit_code

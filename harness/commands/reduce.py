@@ -39,6 +39,6 @@ def reduce(case_file: Path, backend: str | None, device: str | None, **options: 
     console = open_console()
     with interruptible(), Progress(console) as progress:
         found = run(replace(settings, reduce=True, store=None, ledger=None), progress, cases=[case])
-    write(console, reduction_lines(found))
-    leave_reports([found], settings.report_dir, settings.junit)
+    with leave_reports([found], settings.report_dir, settings.junit):
+        write(console, reduction_lines(found))
     return found.exit_code

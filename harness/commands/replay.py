@@ -66,6 +66,6 @@ def replay(case_file: Path, backend: str | None, device: str | None, **options: 
                 run_dir=settings.run_dir,
                 sanitize=settings.sanitize,
             )
-        write(open_console(), told(done))
-        leave_reports([run], settings.report_dir, settings.junit)
+        with leave_reports([run], settings.report_dir, settings.junit):
+            write(open_console(), told(done))
     return {"FIXED": CLEAN, "FAILED": VIOLATED}.get(done.outcome, USAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,10 @@ def report(
     from treeproof.engine.summary import Run
 
     runs = [Run.read(folder) for folder in folders]
-    if output is not None or (report_dir is None and junit is None):
-        _write_page(runs, output or PAGE)
-    if report_dir is not None or junit is not None:
-        leave_reports(runs, report_dir, junit)
+    asked = report_dir is not None or junit is not None
+    with leave_reports(runs, report_dir, junit) if asked else nullcontext():
+        if output is not None or not asked:
+            _write_page(runs, output or PAGE)
     return CLEAN
 
 
