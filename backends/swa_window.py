@@ -1,12 +1,14 @@
 """Backend `swa-window`: one list a row by logical index, cut where the row's window begins.
 
 A row's list (kv_indptr, kv_indices) is its prefix and its ancestors down to itself, so the place of
-a key in the list is its logical index; `kv_start` is the first place inside the window. Rows with
-equally many keys are computed together, without padding. Without a window the cut is at 0.
+a key in the list is its logical index; `kv_start` is the first place inside the window. Without a window
+the cut is at 0. Rows with about equally many keys are computed together; lists end in one column, and in
+front of a shorter one stands its first key again, without weight.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 import torch
@@ -98,19 +100,20 @@ class SwaWindow:
         """Softmax of each row over its list from `kv_start` on, in float32."""
         store_kv(x, k, v, k_cache, v_cache)
         indptr, indices, start = _lists(x)
-        begin = indptr[:-1] + start
-        kept = indptr[1:] - begin
-        out = q.new_empty(*q.shape[:2], v.shape[2])
-        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        buckets: dict[int, list[int]] = {}
-        for row, size in enumerate(kept.tolist()):
-            buckets.setdefault(size, []).append(row)
-        for size, bucket in buckets.items():
-            step = torch.arange(size, device=q.device)
-            chunk = max(1, _GATHERED[q.device.type] // (size * k_cache[0].numel()))
-            for rows in torch.split(torch.tensor(bucket, device=q.device), chunk):
-                slots = indices[begin[rows, None] + step]
-                out[rows], lse[rows] = _attend_lists(x, q[rows], slots, k_cache, v_cache)
+        kept, order = (indptr.diff() - start).sort()
+        last, queries, sizes = indptr[1:][order] - 1, q[order], kept.tolist()
+        # A key costs its lanes of K, or a score of each query head.
+        keys = _GATHERED[q.device.type] // max(k_cache.shape[1:].numel(), q.shape[1])
+        parts = []
+        for rows in _alike(sizes, keys):
+            shortest, longest = sizes[rows.start], sizes[rows.stop - 1]
+            before = torch.arange(longest - 1, -1, -1, device=q.device)
+            size = kept[rows, None]
+            slots = indices[last[rows, None] - before.minimum(size - 1)]
+            hidden = before >= size if shortest < longest else None
+            parts.append(_attend_lists(x, queries[rows], slots, hidden, k_cache, v_cache))
+        place = order.argsort()
+        out, lse = (torch.cat(part)[place] for part in zip(*parts, strict=True))
         declared = {"kv_indptr": indptr, "kv_indices": indices, "kv_start": start}
         return Attended(out=out, lse=lse, declared=declared)
 
@@ -214,10 +217,25 @@ def _lists(x: VerifyInput) -> tuple[Tensor, Tensor, Tensor]:
     return x.kv_indptr, x.kv_indices, x.kv_start
 
 
+def _alike(sizes: list[int], keys: int) -> Iterator[slice]:
+    """Slices of ascending `sizes`: at most `keys` keys with what pads them, or one row; hardly padded."""
+    first = 0
+    for row, size in enumerate(sizes):
+        if row > first and (size * (row + 1 - first) > keys or size > sizes[first] * 5 // 4 + 64):
+            yield slice(first, row)
+            first = row
+    yield slice(first, len(sizes))
+
+
 def _attend_lists(
-    x: VerifyInput, q: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor
+    x: VerifyInput,
+    q: Tensor,
+    slots: Tensor,
+    hidden: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`q` (n, Hq, D), `slots` (n, L), every one of them read: out (n, Hq, Dv), lse (n, Hq).
+    """`q` (n, Hq, D), `slots` (n, L), all read where `hidden` (n, L) is not: out (n, Hq, Dv), lse (n, Hq).
 
     The lse is the natural log of the keys alone.
     """
@@ -236,6 +254,8 @@ def _attend_lists(
     if x.alibi_slopes is not None:
         # A list ends in the row itself, so the distance is the place from behind.
         scores = scores - torch.outer(x.alibi_slopes, torch.arange(length, device=q.device)).flip(1)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden[:, None], float("-inf"))
     top = scores.amax(dim=-1, keepdim=True)
     if x.sinks is not None:
         top = top.maximum(x.sinks[:, None])

@@ -303,10 +303,10 @@ _LEFT_BEHIND: tuple[Fault, ...] = (
         edits={
             "swa-window": (
                 (
-                    "        for row, size in enumerate(kept.tolist()):\n",
-                    '        if len(getattr(self, "planned", ())) != len(kept):\n'
-                    "            self.planned = kept.tolist()\n"
-                    "        for row, size in enumerate(self.planned):\n",
+                    "        kept, order = (indptr.diff() - start).sort()\n",
+                    '        if len(getattr(self, "planned", ())) != len(q):\n'
+                    "            self.planned = indptr.diff() - start\n"
+                    "        kept, order = self.planned.sort()\n",
                 ),
             ),
         },
