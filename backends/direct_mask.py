@@ -1,10 +1,14 @@
 """Backend `direct-mask`: dense attention under the tree mask, whatever layout the mask has.
 
 The mask is the only account of the tree that is read: depths, parents and windows come from it.
-The only backend that holds a rows x keys tensor.
+The only backend that holds a rows x keys tensor, one for several requests: what pads the shorter of
+them is the root, hidden as another branch is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +19,30 @@ from treeproof.contract.capabilities import Capabilities, Numerics
 from treeproof.contract.case import MaskMode
 from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed, VerifyInput
 from treeproof.contract.registry import register
+
+_GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
+"""Elements of K, and scores, of the requests that are attended to at once: on the CPU 1 MiB in float32, which
+stays in a core's cache; a GPU would wait for the host between so small ones."""
+
+
+class _Request(NamedTuple):
+    """Where a request's rows, tree block and prefix are."""
+
+    first: int
+    rows: int
+    cell: int
+    """First cell of the tree block in the mask."""
+    stride: int
+    """Cells from one row of the block to the next."""
+    table_row: int
+    start: int
+    """First prefix column that a row may see."""
+    prefix: int
+
+    @property
+    def above(self) -> int:
+        """Prefix columns from there on."""
+        return self.prefix - self.start
 
 
 @register(
@@ -46,18 +74,17 @@ from treeproof.contract.registry import register
     numerics=Numerics(p="float32", mul="float32", v="float32"),
 )
 class DirectMask:
-    """Tree attention as one masked softmax a request."""
+    """Tree attention as a masked softmax over padded requests."""
 
     def build(self, c: Candidates) -> VerifyInput:
         """Write the ancestor closure of each tree into `c.mask_buffer`; derive the rest from it."""
-        trees = [_closure(c, b, real) for b, real in enumerate(c.num_nodes.tolist())]
-        mask_indptr = _write(c, trees)
-        width = int(c.num_rows.max())
+        width = c.selected_index.shape[1] + 1
         row = torch.arange(width, device=c.num_rows.device)
         real, launched = row < c.num_nodes[:, None], row < c.num_rows[:, None]  # (B, Nmax)
+        trees = _closures(c, real)
+        mask_indptr = _write(c, trees, launched)
         first = c.num_rows.cumsum(0) - c.num_rows
-        depth = torch.stack([pad(t.sum(1) - 1, (0, width - len(t))) for t in trees])
-        parent = torch.stack([pad(_parents(t), (0, width - len(t)), value=-1) for t in trees])
+        depth, parent = trees.sum(2) - 1, _parents(trees)
         next_token, next_sibling = _links(parent)
         tokens = torch.cat([c.bonus_tokens[:, None], c.draft_token], dim=1)
         columns = torch.where(real, c.seq_lens[:, None] + row, 0)
@@ -90,25 +117,28 @@ class DirectMask:
         store_kv(x, k, v, k_cache, v_cache)
         out = q.new_empty(*q.shape[:2], v.shape[2])
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        rows, window = x.qo_indptr.tolist(), x.shape.window
-        table_rows = x.request_slots.tolist()
-        for b, (prefix, tree) in enumerate(zip(x.seq_lens.tolist(), _trees(x), strict=True)):
-            own = slice(rows[b], rows[b + 1])
-            depth = tree.sum(1) - 1
-            # Row 0 is the root: no row's window begins before its own.
-            start = 0 if window is None else max(0, prefix - window + 1)
-            visible = pad(tree, (prefix - start, 0), value=True)
+        window = x.shape.window
+        for chunk, rows, above in _chunks(_requests(x), q, k_cache):
+            first, count, cell, stride, table_row, start, prefix = _columns(chunk, q.device)
+            # Columns are counted from the root's, which is in one place for all requests.
+            every = torch.arange(-above, rows, device=q.device)
+            column = every[:above]
+            row, tree = _trees(x, every[above:], count, cell, stride)
+            table_column = prefix + column
+            inside = (table_column >= start)[:, None].expand(-1, rows, -1)
+            visible = torch.cat([inside, tree], dim=2)
             if window is not None:
-                index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])
-                visible = visible & (index > depth[:, None] - window)
-            above = torch.arange(start - prefix, 0, device=q.device)
-            distance = depth[:, None] - torch.cat([above, depth])
-            # A padded row does not see itself. Its column is hidden, but has no slot: name the root's.
+                visible = visible & (_distance(tree, column) < window)
+            # What is hidden has a slot all the same: what a prefix is short of its first, or where there is
+            # none the root's; a padded row, which does not see itself, the root's.
+            own = first + row
             homes = x.out_cache_loc[own]
-            homes = torch.where(tree.diagonal(), homes, homes[0])
-            slots = torch.cat([x.req_to_token[table_rows[b], start:prefix], homes])
+            homes = torch.where(tree.diagonal(dim1=1, dim2=2), homes, homes[:, :1])
+            shared = x.req_to_token[table_row, torch.maximum(table_column, start)]
+            slots = torch.cat([shared, homes], dim=1)
+            # A root's rows that are there for padding hold what it holds itself.
             out[own], lse[own] = _masked_softmax(
-                x, q[own], k_cache[slots], v_cache[slots], visible, distance
+                x, q[own], k_cache, v_cache, slots, visible, tree, column
             )
         declared = {"custom_mask": x.custom_mask, "mask_indptr": x.mask_indptr}
         return Attended(out=out, lse=lse, declared=declared)
@@ -117,9 +147,13 @@ class DirectMask:
         """Greedy walk over the parents that the mask implies."""
         predicted, drafted = target_predict.tolist(), x.draft_token.tolist()
         width, index, lengths, tokens = x.spec_steps + 1, [], [], []
-        for first, tree in zip(x.qo_indptr.tolist(), _trees(x), strict=False):
+        requests = _requests(x)
+        _, count, cell, stride, *_ = _columns(requests, target_predict.device)
+        local = torch.arange(max(r.rows for r in requests), device=count.device)
+        _, trees = _trees(x, local, count, cell, stride)
+        for (first, *_), parents in zip(requests, _parents(trees).tolist(), strict=True):
             child: dict[tuple[int, int], int] = {}
-            for row, parent in enumerate(_parents(tree).tolist(), start=first):
+            for row, parent in enumerate(parents, start=first):
                 if parent >= 0:
                     child.setdefault((first + parent, drafted[row]), row)
             path = [first]
@@ -152,21 +186,23 @@ class DirectMask:
         )
 
 
-def _closure(c: Candidates, b: int, real: int) -> Tensor:
-    """(N_b, N_b) bool: row i is or descends from row j. Powers of the parent matrix."""
-    selected = c.selected_index[b, : real - 1]
+def _closures(c: Candidates, real: Tensor) -> Tensor:
+    """(B, Nmax, Nmax) bool: row i is or descends from row j. Powers of the parent matrix."""
+    selected, drafted = c.selected_index, real[:, 1:]
     beam = selected // c.topk
-    # One more cell, for indices past the pool and for the empty list of a one-step draft.
-    parents = pad(c.parent_list[b], (0, 1), value=-1)
-    parent_pool = parents[beam.clamp(-1, len(parents) - 1)]
-    reach = torch.eye(real, dtype=torch.bool, device=selected.device)
-    reach[1:, 0] = beam == 0
-    reach[1:, 1:] |= (parent_pool[:, None] == selected) & (beam > 0)[:, None]
-    lost = (reach[1:].sum(1) != 2).nonzero()
-    if len(lost):
-        row = int(lost[0]) + 1
+    # One more cell, for indices that are outside of the list or none.
+    parents = pad(c.parent_list, (0, 1), value=-1)
+    past = parents.shape[1] - 1
+    parent_pool = parents.gather(1, torch.where(beam < 0, past, beam.clamp(max=past)))
+    reach = torch.eye(real.shape[1], dtype=torch.bool, device=real.device) & real[:, None]
+    reach[:, 1:, 0] = (beam == 0) & drafted
+    known = (parent_pool[:, :, None] == selected[:, None]) & drafted[:, None]
+    reach[:, 1:, 1:] |= known & ((beam > 0) & drafted)[:, :, None]
+    lost = (drafted & (reach[:, 1:].sum(2) != 2)).nonzero().tolist()
+    if lost:
+        b, row = lost[0]
         raise ValueError(
-            f"selected_index[{b}, {row - 1}] is {int(selected[row - 1])}: row {row} needs exactly one "
+            f"selected_index[{b}, {row}] is {int(selected[b, row])}: row {row + 1} needs exactly one "
             "selected parent"
         )
     for _ in range(c.spec_steps.bit_length()):
@@ -174,12 +210,13 @@ def _closure(c: Candidates, b: int, real: int) -> Tensor:
     return reach
 
 
-def _parents(tree: Tensor) -> Tensor:
-    """(R,) parent row of each row of a closure: its deepest ancestor; -1 for the root and padding."""
-    depth = tree.sum(1)
-    above = (tree & ~torch.eye(len(tree), dtype=torch.bool, device=tree.device)) * depth
-    parent = above.argmax(1)
-    return torch.where(tree.diagonal() & (depth > 1), parent, -1)
+def _parents(trees: Tensor) -> Tensor:
+    """(B, R) parent row of each row of closures (B, R, R): its deepest ancestor; -1 for the root and
+    padding."""
+    depth = trees.sum(2)
+    itself = torch.eye(trees.shape[1], dtype=torch.bool, device=trees.device)
+    parent = ((trees & ~itself) * depth[:, None]).argmax(2)
+    return torch.where(trees.diagonal(dim1=1, dim2=2) & (depth > 1), parent, -1)
 
 
 def _links(parent: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,87 +231,150 @@ def _links(parent: Tensor) -> tuple[Tensor, Tensor]:
     return first_child, next_sibling
 
 
-def _write(c: Candidates, trees: list[Tensor]) -> Tensor:
-    """Lay the closures out in `c.mask_buffer`, in place; (B+1,) first cell of each request.
+def _write(c: Candidates, trees: Tensor, launched: Tensor) -> Tensor:
+    """Lay closures (B, Nmax, Nmax) out in `c.mask_buffer`, in place; (B+1,) first cell of each request.
 
     A padded row sees the root and no row of the tree sees it.
     """
-    indptr, rows, prefix_lens = [0], c.num_rows.tolist(), c.seq_lens.tolist()
-    for count, prefix, tree in zip(rows, prefix_lens, trees, strict=True):
-        block = pad(tree, (0, count - len(tree), 0, count - len(tree)))
-        block[:, 0] = True
-        start = indptr[-1]
-        if c.mask_mode is MaskMode.FULL_MASK:
-            indptr.append(start + count * (prefix + count))
-            cells = c.mask_buffer[start : indptr[-1]].view(count, prefix + count)
-            cells[:, prefix:] = block
-            if c.fill_prefix_mask:
-                cells[:, :prefix] = True
-        elif c.mask_mode is MaskMode.QLEN_ONLY:
-            indptr.append(start + count * count)
-            c.mask_buffer[start : indptr[-1]] = block.reshape(-1)
-        else:
-            indptr.append(start + count)
-            size = c.mask_buffer.element_size()
-            items = (block.long() << torch.arange(count, device=block.device)).sum(1)
-            packed = c.mask_buffer.view(torch.uint8).view(-1, size)
-            packed[start : indptr[-1]] = items.view(torch.uint8).view(count, 8)[:, :size]
-    return torch.tensor(indptr, device=c.mask_buffer.device)
+    column = torch.arange(launched.shape[1], device=launched.device)
+    blocks = trees | (column == 0)
+    if c.mask_mode is MaskMode.QLEN_ONLY_BITPACKING:
+        size = c.mask_buffer.element_size()
+        items = (blocks.long() << column).sum(2)[launched]
+        packed = c.mask_buffer.view(torch.uint8).view(-1, size)
+        packed[: len(items)] = items.view(torch.uint8).view(-1, 8)[:, :size]
+        return pad(c.num_rows.cumsum(0), (1, 0))
+    before = c.seq_lens if c.mask_mode is MaskMode.FULL_MASK else torch.zeros_like(c.seq_lens)
+    stride = before + c.num_rows
+    indptr = pad((c.num_rows * stride).cumsum(0), (1, 0))
+    if c.mask_mode is MaskMode.FULL_MASK and c.fill_prefix_mask:
+        c.mask_buffer[: int(indptr[-1])] = True
+    cells = (indptr[:-1] + before)[:, None] + column * stride[:, None]  # (B, Nmax), of column 0
+    cells = cells[:, :, None] + column
+    inside = launched[:, :, None] & launched[:, None]
+    c.mask_buffer[cells[inside]] = blocks[inside]
+    return indptr
 
 
-def _trees(x: VerifyInput) -> list[Tensor]:
-    """(R_b, R_b) bool tree block of each request, out of any of the three layouts.
+def _requests(x: VerifyInput) -> list[_Request]:
+    """Where the rows, the mask and the prefix of each request are.
 
     Prefix cells of a FULL_MASK are not read: a builder may leave them undefined.
     """
     if x.custom_mask is None or x.mask_indptr is None:
         raise ValueError("custom_mask and mask_indptr are needed, and were not built")
-    rows, prefix_lens, blocks = x.qo_indptr.tolist(), x.seq_lens.tolist(), []
-    for b, start in enumerate(x.mask_indptr.tolist()[:-1]):
-        count = rows[b + 1] - rows[b]
-        if x.mask_mode is MaskMode.QLEN_ONLY_BITPACKING:
-            size = x.custom_mask.element_size()
-            octets = x.custom_mask.view(torch.uint8).view(-1, size)[start : start + count]
-            bits = octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)
-            blocks.append((bits & 1).bool().reshape(count, 8 * size)[:, :count])
-            continue
-        cells = x.custom_mask[start:]
-        width = count + (prefix_lens[b] if x.mask_mode is MaskMode.FULL_MASK else 0)
-        blocks.append(cells[: count * width].view(count, width)[:, width - count :])
-    return blocks
+    packed = x.mask_mode is MaskMode.QLEN_ONLY_BITPACKING
+    bits = 8 * x.custom_mask.element_size() if packed else 1
+    most, window = len(x.custom_mask) * bits, x.shape.window
+    rows, prefix_lens, found = x.qo_indptr.tolist(), x.seq_lens.tolist(), []
+    table_rows = x.request_slots.tolist()
+    for b, item in enumerate(x.mask_indptr.tolist()[:-1]):
+        count, prefix = rows[b + 1] - rows[b], prefix_lens[b]
+        before = prefix_lens[b] if x.mask_mode is MaskMode.FULL_MASK else 0
+        cell, stride = item * bits + before, bits if packed else before + count
+        end = cell + (count - 1) * stride + count
+        if end > most:
+            raise ValueError(f"custom_mask has {most} cells, and request {b} needs {end}")
+        # Row 0 is the root: no row's window begins before its own.
+        start = 0 if window is None else max(0, prefix - window + 1)
+        found.append(_Request(rows[b], count, cell, stride, table_rows[b], start, prefix))
+    return found
+
+
+def _chunks(
+    requests: list[_Request], q: Tensor, k_cache: Tensor
+) -> Iterator[tuple[list[_Request], int, int]]:
+    """Requests of about as many keys, as many as `_GATHERED` allows once each is padded to the largest; the
+    most rows and the most prefix columns among them."""
+    lanes, heads = k_cache.shape[1:].numel(), q.shape[1]
+    chunk: list[_Request] = []
+    most_rows = most_above = 0
+    for request in sorted(requests, key=lambda r: r.above + r.rows):
+        rows, above = max(most_rows, request.rows), max(most_above, request.above)
+        elements = (len(chunk) + 1) * (above + rows) * max(lanes, rows * heads)
+        if chunk and elements > _GATHERED[q.device.type]:
+            yield chunk, most_rows, most_above
+            chunk, rows, above = [], request.rows, request.above
+        chunk.append(request)
+        most_rows, most_above = rows, above
+    yield chunk, most_rows, most_above
+
+
+def _columns(requests: list[_Request], device: torch.device) -> tuple[Tensor, ...]:
+    """(n, 1) of each field."""
+    return torch.tensor([*zip(*requests, strict=True)], device=device)[:, :, None].unbind()
+
+
+def _trees(
+    x: VerifyInput, row: Tensor, count: Tensor, cell: Tensor, stride: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(n, R) rows of each request, and (n, R, R) bool tree blocks out of any of the three layouts.
+
+    `row` (R,) counts up to the most rows, the others are (n, 1). What pads a request is its root again, in
+    columns that are hidden.
+    """
+    assert x.custom_mask is not None
+    listed = row < count
+    row = row * listed
+    cells = (cell + row * stride)[:, :, None] + row[:, None]
+    if x.mask_mode is MaskMode.QLEN_ONLY_BITPACKING:
+        octets = x.custom_mask.view(torch.uint8).take(cells // 8)
+        return row, (octets >> cells % 8 & 1).bool() & listed[:, None]
+    return row, x.custom_mask.take(cells) & listed[:, None]
+
+
+def _distance(tree: Tensor, column: Tensor) -> Tensor:
+    """(n, R, L) how many logical indices rows of `tree` (n, R, R) are past prefix columns, counted from the
+    root's, and past each other."""
+    depth = tree.sum(2) - 1
+    index = torch.cat([column.expand(len(depth), -1), depth], dim=1)
+    return depth[:, :, None] - index[:, None]
 
 
 def _masked_softmax(
-    x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, distance: Tensor
+    x: VerifyInput,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    visible: Tensor,
+    tree: Tensor,
+    column: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`q` (R, Hq, D), `k` (L, Hkv, D), `v` (L, Hkv, Dv), `visible` and `distance` (R, L).
+    """`q` (n, R, Hq, D), `slots` (n, L), `visible` (n, R, L); `_distance` explains the rest.
 
-    Out (R, Hq, Dv), and natural-log lse (R, Hq) of the keys alone.
+    Out (n, R, Hq, Dv), and natural-log lse (n, R, Hq) of the keys alone.
     """
-    (rows, heads, dim), (keys, kv_heads, v_dim) = q.shape, v.shape
-    group = heads // kv_heads
-    grouped = q.float().reshape(rows, kv_heads, group, dim).transpose(0, 1)
-    k_lanes = _dequantised(k, x.k_scale).permute(1, 2, 0)
-    scores = grouped.reshape(kv_heads, rows * group, dim) @ k_lanes * x.shape.score_scale
-    scores = scores.view(kv_heads, rows, group, keys)
+    (requests, rows, heads, dim), (_, kv_heads, v_dim) = q.shape, v_cache.shape
+    group, keys = heads // kv_heads, slots.shape[1]
+    flat = requests * kv_heads, rows * group
+    grouped = q.float() * x.shape.score_scale
+    grouped = grouped.view(requests, rows, kv_heads, group, dim).transpose(1, 2)
+    k_lanes = _dequantised(k_cache[slots], x.k_scale).transpose(1, 2)
+    scores = torch.bmm(grouped.reshape(*flat, dim), k_lanes)
+    scores = scores.view(requests, kv_heads, rows, group, keys)
     if x.shape.softcap is not None:
         scores = torch.tanh(scores / x.shape.softcap) * x.shape.softcap
     if x.alibi_slopes is not None:
-        scores = scores - x.alibi_slopes.view(kv_heads, 1, group, 1) * distance[:, None]
-    scores = scores.masked_fill(~visible[:, None, :], float("-inf"))
+        distance = _distance(tree, column)
+        slopes = x.alibi_slopes.view(kv_heads, 1, group, 1)
+        scores = scores - slopes * distance[:, None, :, None]
+    scores.masked_fill_(~visible[:, None, :, None], float("-inf"))
     p = torch.softmax(scores, dim=-1)
-    lse = torch.logsumexp(scores, dim=-1)
+    # The highest score's weight is exp(score - lse).
+    lse = scores.amax(-1) - p.amax(-1).log()
     if x.sinks is not None:
         # What the keys keep of the softmax beside the sink.
         p = p * torch.sigmoid(lse - x.sinks.view(kv_heads, 1, group))[..., None]
-    values = _dequantised(v, x.v_scale).transpose(0, 1)
-    out = (p.view(kv_heads, rows * group, keys) @ values).view(kv_heads, rows, group, v_dim)
+    values = _dequantised(v_cache[slots], x.v_scale)
+    out = torch.bmm(p.view(*flat, keys), values).view(requests, kv_heads, rows, group, v_dim)
     return (
-        out.transpose(0, 1).reshape(rows, heads, v_dim).to(q.dtype),
-        lse.transpose(0, 1).reshape(rows, heads),
+        out.transpose(1, 2).reshape(requests, rows, heads, v_dim).to(q.dtype),
+        lse.transpose(1, 2).reshape(requests, rows, heads),
     )
 
 
 def _dequantised(held: Tensor, scale: Tensor | None) -> Tensor:
-    """`held` (L, Hkv, lanes), codes where there is a scale (Hkv,), in float32."""
-    return held.float() if scale is None else held.float() * scale[:, None]
+    """`held` (n, L, Hkv, lanes), codes where there is a scale (Hkv,), in float32 (n * Hkv, L, lanes)."""
+    lanes = held.float() if scale is None else held.float() * scale[:, None]
+    return lanes.transpose(1, 2).flatten(0, 1)

@@ -17,7 +17,16 @@ _READS: tuple[Fault, ...] = (
         cause="mask-transposed",
         says="rows and columns of the mask are exchanged, so a row reads its descendants",
         smallest=case(request((-1, 0))),
-        edits={"direct-mask": (("pad(tree, (prefix", "pad(tree.T, (prefix"),)},
+        edits={
+            "direct-mask": (
+                (
+                    "visible = torch.cat([inside, tree], dim=2)",
+                    "turned = tree.mT.gather(1, row[:, :, None].expand_as(tree))\n"
+                    "            listed = every[above:] < count\n"
+                    "            visible = torch.cat([inside, turned & listed[:, None]], dim=2)",
+                ),
+            ),
+        },
     ),
     defect(
         "mask-line-of-first-request",
@@ -26,7 +35,7 @@ _READS: tuple[Fault, ...] = (
         says="lines of every request's mask are taken to be as long as the first request's",
         # With one prefix key less the lines come out as the columns of the right mask.
         smallest=case(request(), request((-1, 0), 2)),
-        edits={"direct-mask": (("(prefix_lens[b] if", "(prefix_lens[0] if"),)},
+        edits={"direct-mask": (("= prefix_lens[b] if", "= prefix_lens[0] if"),)},
     ),
     defect(
         "table-row-of-batch-index",
@@ -35,7 +44,7 @@ _READS: tuple[Fault, ...] = (
         says="prefix slots are looked up by the request's place in the batch, not by its table row",
         smallest=case(_ONE_KEY),
         edits={
-            "direct-mask": (("[table_rows[b], start:prefix]", "[b, start:prefix]"),),
+            "direct-mask": (("stride, table_rows[b], start", "stride, b, start"),),
             "topology": (("[table_rows[b], :prefix]", "[b, :prefix]"),),
         },
     ),
@@ -128,7 +137,7 @@ _NUMBERS: tuple[Fault, ...] = (
         says="scores are scaled by the head dim of values, not of keys",
         smallest=case(_ONE_KEY, head_dims=(8, 16)),
         edits={
-            "direct-mask": (("k_lanes * x.shape.score_scale", "k_lanes * v_dim**-0.5"),),
+            "direct-mask": (("q.float() * x.shape.score_scale", "q.float() * v_dim**-0.5"),),
             "topology": (("dim=3) * x.shape.score_scale", "dim=3) * v_dim**-0.5"),),
         },
     ),
@@ -141,8 +150,7 @@ _NUMBERS: tuple[Fault, ...] = (
         smallest=case(_ONE_KEY, dtype="bfloat16"),
         edits={
             "direct-mask": (
-                ("grouped = q.float()", "grouped = (q * x.shape.score_scale).float()"),
-                (" @ k_lanes * x.shape.score_scale", " @ k_lanes"),
+                ("q.float() * x.shape.score_scale", "(q * x.shape.score_scale).float()"),
             ),
             "swa-window": (
                 ("queries = q.reshape(", "queries = (q * x.shape.score_scale).reshape("),
@@ -225,9 +233,10 @@ _NUMBERS: tuple[Fault, ...] = (
         edits={
             "direct-mask": (
                 (
-                    "distance = depth[:, None] - torch.cat([above, depth])",
-                    "row = torch.arange(len(depth), device=q.device)\n"
-                    "            distance = row[:, None] - torch.cat([above, row])",
+                    "distance = _distance(tree, column)",
+                    "row = torch.arange(rows, device=q.device)\n"
+                    "        own = row * tree.diagonal(dim1=1, dim2=2)\n"
+                    "        distance = own[:, :, None] - torch.cat([column, row])",
                 ),
             ),
             "topology": (
@@ -281,14 +290,12 @@ _LEFT_BEHIND: tuple[Fault, ...] = (
         edits={
             "direct-mask": (
                 (
-                    "rows, window = x.qo_indptr.tolist(), x.shape.window\n",
-                    "rows, window = x.qo_indptr.tolist(), x.shape.window\n"
-                    '        if getattr(self, "decoded_for", None) != rows:\n'
-                    "            self.decoded_for, self.trees = rows, _trees(x)\n",
-                ),
-                (
-                    "zip(x.seq_lens.tolist(), _trees(x), strict=True)",
-                    "zip(x.seq_lens.tolist(), self.trees, strict=True)",
+                    "row, tree = _trees(x, every[above:], count, cell, stride)\n",
+                    "kept = self.__dict__\n"
+                    "            counts = str([request[:2] for request in chunk])\n"
+                    "            if counts not in kept:\n"
+                    "                kept[counts] = _trees(x, every[above:], count, cell, stride)\n"
+                    "            row, tree = kept[counts]\n",
                 ),
             ),
         },

@@ -54,7 +54,7 @@ DEFECTS: tuple[Fault, ...] = (
             "direct-mask": (
                 (
                     "torch.where(real, c.seq_lens[:, None] + depth, 0)[launched]",
-                    "(c.seq_lens[:, None] + depth)[launched]",
+                    "(c.seq_lens[:, None] + depth.clamp(min=0))[launched]",
                 ),
             ),
             "page-table": (

@@ -57,9 +57,7 @@ def _in_head(head: int, plants: dict[str, Plant]) -> dict[str, Plant]:
 
 
 _ROLLED = {
-    "direct-mask": edit(
-        ("k_cache[slots], v_cache[slots]", "k_cache[slots.roll(1)], v_cache[slots]")
-    ),
+    "direct-mask": edit(("_dequantised(k_cache[slots]", "_dequantised(k_cache[slots.roll(1, 1)]")),
     "cascade": edit(
         (
             "keys, values = k_cache[slots].float(), v_cache[slots].float()",

@@ -60,8 +60,8 @@ def _in_base_2(right: Callable[..., Attended], *arguments: Any) -> Attended:
 _COARSE = {
     "direct-mask": edit(
         (
-            "(p.view(kv_heads, rows * group, keys) @ values)",
-            "(p.view(kv_heads, rows * group, keys).bfloat16() @ values.bfloat16()).float()",
+            "torch.bmm(p.view(*flat, keys), values)",
+            "torch.bmm(p.view(*flat, keys).bfloat16(), values.bfloat16()).float()",
         )
     ),
     "cascade": edit(
@@ -224,9 +224,10 @@ FAULTS = (
         {
             "direct-mask": edit(
                 (
-                    "distance = depth[:, None] - torch.cat([above, depth])",
-                    "row = torch.arange(len(depth), device=q.device)\n"
-                    "            distance = row[:, None] - torch.cat([above, row])",
+                    "distance = _distance(tree, column)",
+                    "row = torch.arange(rows, device=q.device)\n"
+                    "        own = row * tree.diagonal(dim1=1, dim2=2)\n"
+                    "        distance = own[:, :, None] - torch.cat([column, row])",
                 )
             ),
             "topology": edit(

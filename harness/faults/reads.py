@@ -93,12 +93,10 @@ _ROOT_HIDDEN_DEEP = {
 _PARENT_HIDDEN = {
     "direct-mask": edit(
         (
-            "depth = tree.sum(1) - 1\n            # Row 0",
-            "depth = tree.sum(1) - 1\n"
-            "            parent = _parents(tree)\n"
-            "            tree = tree.clone()\n"
-            "            tree[parent >= 0, parent[parent >= 0]] = False\n"
-            "            # Row 0",
+            "visible = torch.cat([inside, tree], dim=2)",
+            "parent = _parents(tree)[:, :, None]\n"
+            "            other = every[above:] != parent\n"
+            "            visible = torch.cat([inside, tree & other], dim=2)",
         )
     ),
     "topology": edit(
@@ -114,9 +112,9 @@ _PARENT_HIDDEN = {
 _SELF_HIDDEN = {
     "direct-mask": edit(
         (
-            "visible = pad(tree, (prefix - start, 0), value=True)",
-            "itself = torch.eye(len(tree), dtype=torch.bool, device=q.device)\n"
-            "            visible = pad(tree & ~itself, (prefix - start, 0), value=True)",
+            "visible = torch.cat([inside, tree], dim=2)",
+            "other = every[above:] != row[:, :, None]\n"
+            "            visible = torch.cat([inside, tree & other], dim=2)",
         )
     ),
     **each(LISTS, lists(lambda row: replace(row, keys=row.keys[:-1]))),
@@ -130,8 +128,10 @@ def _first_keys(row: Row) -> Row:
 _TOP_LEFT = {
     "direct-mask": edit(
         (
-            "visible = pad(tree, (prefix - start, 0), value=True)",
-            "visible = pad(tree, (prefix - start, 0), value=True).tril()",
+            "visible = torch.cat([inside, tree], dim=2)",
+            "key = every + prefix - start\n"
+            "            visible = torch.cat([inside, tree], dim=2)\n"
+            "            visible = visible & (key[:, None] <= row[:, :, None])",
         )
     ),
     "cascade": edit(

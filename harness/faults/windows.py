@@ -36,12 +36,8 @@ def _counted_twice(row: Row) -> Row:
 _BY_ROW = {
     "direct-mask": edit(
         (
-            "index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])\n"
-            "                visible = visible & (index > depth[:, None] - window)",
-            "row = torch.arange(len(depth), device=q.device)\n"
-            "                before = torch.arange(start - prefix, 0, device=q.device)\n"
-            "                index = torch.cat([before, row])\n"
-            "                visible = visible & (index > row[:, None] - window)",
+            "visible = visible & (_distance(tree, column) < window)",
+            "visible = visible & (row[:, :, None] - every < window)",
         )
     ),
     "topology": edit(
@@ -76,7 +72,7 @@ def _of_the_root(row: Row) -> Row:
 
 
 _DROPPED_INSIDE = {
-    "direct-mask": edit(("visible = visible & (index > depth[:, None] - window)", "pass")),
+    "direct-mask": edit(("visible = visible & (_distance(tree, column) < window)", "pass")),
     "topology": edit(
         ("prefix + len(path) - reach", "prefix + 1 - reach"),
         ("(prefix + row for row in path[-reach:])", "(prefix + row for row in path)"),
@@ -96,11 +92,10 @@ _BY_LOCAL_INDEX = {
     "direct-mask": edit(
         ("start = 0 if window is None else max(0, prefix - window + 1)", "start = 0"),
         (
-            "index = torch.cat([torch.arange(start - prefix, 0, device=q.device), depth])\n"
-            "                visible = visible & (index > depth[:, None] - window)",
-            "index = torch.arange(prefix + len(depth), device=q.device)\n"
-            "                offset = torch.arange(len(depth), device=q.device)[:, None] - index\n"
-            "                visible = (offset >= 0) & (offset < window)",
+            "visible = visible & (_distance(tree, column) < window)",
+            "index = prefix + every\n"
+            "                offset = row[:, :, None] - index[:, None]\n"
+            "                visible = (index >= 0)[:, None] & (offset >= 0) & (offset < window)",
         ),
     ),
     **each(LISTS, lists(_from_local_index)),
@@ -114,7 +109,9 @@ def _gathered_from_start(row: Row) -> Row:
 
 
 _FROM_START = {
-    "direct-mask": edit(("table_rows[b], start:prefix]", "table_rows[b], : prefix - start]")),
+    "direct-mask": edit(
+        ("torch.maximum(table_column, start)]", "torch.maximum(table_column, start) - start]")
+    ),
     "topology": edit(("shared = columns[start:]", "shared = columns[: len(columns) - start]")),
     **each(LISTS, lists(_gathered_from_start)),
 }
@@ -131,12 +128,10 @@ _PAGES_FROM_START = {
 _COLUMNS_EARLY = {
     "direct-mask": edit(
         (
-            "visible = pad(tree, (prefix - start, 0), value=True)",
-            "if x.mask_mode is MaskMode.FULL_MASK:\n"
-            "                count = len(tree)\n"
-            "                cells = x.custom_mask[x.mask_indptr[b] :][: count * (prefix + count)]\n"
-            "                tree = cells.view(count, -1)[:, prefix - start :][:, :count]\n"
-            "            visible = pad(tree, (prefix - start, 0), value=True)",
+            "visible = torch.cat([inside, tree], dim=2)",
+            "early = cell - start if x.mask_mode is MaskMode.FULL_MASK else cell\n"
+            "            _, shifted = _trees(x, every[above:], count, early, stride)\n"
+            "            visible = torch.cat([inside, shifted], dim=2)",
         )
     )
 }
@@ -144,18 +139,11 @@ _COLUMNS_EARLY = {
 _CLIPPED_STRIDE = {
     "direct-mask": edit(
         (
-            "import torch\nfrom torch import Tensor",
-            "from dataclasses import replace\n\nimport torch\nfrom torch import Tensor",
-        ),
-        ("tolist(), _trees(x), strict=True)", "tolist(), _trees(_clipped(x)), strict=True)"),
-        (
-            "def _trees(x: VerifyInput)",
-            "def _clipped(x: VerifyInput) -> VerifyInput:\n"
-            "    reach = x.shape.window\n"
-            "    lengths = x.seq_lens if reach is None else x.seq_lens.clamp(max=reach - 1)\n"
-            "    return replace(x, seq_lens=lengths)\n\n\n"
-            "def _trees(x: VerifyInput)",
-        ),
+            "row, tree = _trees(x, every[above:], count, cell, stride)\n",
+            "if x.mask_mode is MaskMode.FULL_MASK:\n"
+            "                cell, stride = cell - start, stride - start\n"
+            "            row, tree = _trees(x, every[above:], count, cell, stride)\n",
+        )
     )
 }
 
@@ -170,12 +158,12 @@ def _by_slot(row: Row) -> Row:
 _BY_SLOT = {
     "direct-mask": edit(
         ("start = 0 if window is None else max(0, prefix - window + 1)", "start = 0"),
-        ("visible = visible & (index > depth[:, None] - window)", "pass"),
+        ("visible = visible & (_distance(tree, column) < window)", "pass"),
         (
-            "table_rows[b], start:prefix], homes])",
-            "table_rows[b], start:prefix], homes])\n"
+            "slots = torch.cat([shared, homes], dim=1)",
+            "slots = torch.cat([shared, homes], dim=1)\n"
             "            if window is not None:\n"
-            "                visible = visible & (slots > homes[:, None] - window)",
+            "                visible = visible & (slots[:, None] > homes[:, :, None] - window)",
         ),
     ),
     **each((*LISTS, "cascade"), lists(_by_slot)),
