@@ -79,3 +79,11 @@ def test_a_launch_of_64_requests_asks_torch_for_hardly_more_operations_than_one_
     few, many = most_operations(name, 8), most_operations(name, 64)
     assert 0 < few <= 200
     assert many <= few + 20
+
+
+@pytest.mark.parametrize("gathered", [1, 1 << 13], ids=["one", "some"])
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_launch_is_right_however_many_requests_are_computed_together(name, gathered, monkeypatch):
+    module = importlib.import_module(f"treeproof.backends.{name.replace('-', '_')}")
+    monkeypatch.setitem(module._GATHERED, "cpu", gathered)
+    assert not check_case(batch(9), load(name), CheckOptions(probes=ATTENTION)).failures
