@@ -6,8 +6,9 @@ logical index, which is where its window is cut. Prefix slots come from the requ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +25,11 @@ from treeproof.contract.sampling import Sampling
 from treeproof.contract.stopping import Finished, StopRules
 
 _GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
-"""Elements of K that a chunk of rows gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
+"""Elements of K that are gathered at once: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
 would wait for the host between so small ones."""
+
+_ANY_LENGTH = 256
+"""Shared keys that may be filled up for less than what a chunk of their own would cost."""
 
 
 @register(
@@ -63,40 +67,46 @@ class Topology:
     def build(self, c: Candidates) -> VerifyInput:
         """Hang every row below its parent, then walk down from the root to count depths."""
         rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
-        qo_indptr, width = [0, *accumulate(rows)], max(rows)
-        links = [_hang(c, b, real, width) for b, real in enumerate(nodes)]
-        index, up, positions = [], [], []
-        tokens, slots = [], []
+        selected, parent_list = c.selected_index.tolist(), c.parent_list.tolist()
+        bonus, drafted = c.bonus_tokens.tolist(), c.draft_token.tolist()
+        table_rows, qo_indptr, width = c.request_slots.tolist(), [0, *accumulate(rows)], max(rows)
+        links: list[list[list[int]]] = []
+        tokens, positions, lines, columns = [], [], [], []
         for b, (count, real, prefix) in enumerate(zip(rows, nodes, prefix_lens, strict=True)):
-            paths = _paths(*links[b])
+            down, right = _hang(selected[b][: real - 1], parent_list[b], c.topk, width)
+            paths = _paths(down, right)
             if len(paths) < real:
                 raise ValueError(f"selected_index[{b}] has rows that no parent leads to")
             blank = [-1] * (width - real)
-            index.append([*range(qo_indptr[b], qo_indptr[b] + real), *blank])
-            up.append([-1, *(paths[row][-2] for row in range(1, real)), *blank])
+            index = [*range(qo_indptr[b], qo_indptr[b] + real), *blank]
+            up = [-1, *(paths[row][-2] for row in range(1, real)), *blank]
+            links.append([index, down, right, up])
+            tokens += [bonus[b], *drafted[b][: real - 1]] + [0] * (count - real)
             positions += [prefix + len(paths[row]) - 1 for row in range(real)]
             positions += [0] * (count - real)
-            tokens += [c.bonus_tokens[b : b + 1], c.draft_token[b, : real - 1]]
-            tokens.append(c.draft_token.new_zeros(count - real))
-            slots.append(c.req_to_token[c.request_slots[b], prefix : prefix + real])
-            slots.append(slots[-1].new_full((count - real,), c.kv.pad_slot))
-        next_token, next_sibling = torch.tensor(links, device=c.seq_lens.device).unbind(1)
+            lines += [table_rows[b]] * count
+            columns += [*range(prefix, prefix + real)] + [-1] * (count - real)
+        device = c.seq_lens.device
+        draft_token, logical, line, column = torch.tensor(
+            [tokens, positions, lines, columns], device=device
+        )
+        retrieve = torch.tensor(links, device=device).unbind(1)
         return VerifyInput(
-            draft_token=torch.cat(tokens),
-            positions=torch.tensor(positions, device=c.seq_lens.device),
+            draft_token=draft_token,
+            positions=logical,
             seq_lens=c.seq_lens,
-            qo_indptr=torch.tensor(qo_indptr, device=c.seq_lens.device),
-            out_cache_loc=torch.cat(slots),
+            qo_indptr=torch.tensor(qo_indptr, device=device),
+            out_cache_loc=torch.where(column < 0, c.kv.pad_slot, c.req_to_token[line, column]),
             request_slots=c.request_slots,
             req_to_token=c.req_to_token,
             topk=c.topk,
             spec_steps=c.spec_steps,
             shape=c.shape,
             kv=c.kv,
-            retrieve_index=torch.tensor(index, device=c.seq_lens.device),
-            retrieve_next_token=next_token,
-            retrieve_next_sibling=next_sibling,
-            retrieve_parent_token=torch.tensor(up, device=c.seq_lens.device),
+            retrieve_index=retrieve[0],
+            retrieve_next_token=retrieve[1],
+            retrieve_next_sibling=retrieve[2],
+            retrieve_parent_token=retrieve[3],
         )
 
     def attend(
@@ -108,38 +118,17 @@ class Topology:
         out = q.new_zeros(*q.shape[:2], v.shape[2])
         lse = torch.full(q.shape[:2], float("-inf"), device=q.device)
         index, down, right = _links(x)
-        table_rows, parents = x.request_slots.tolist(), []
+        table_rows, parents, trees = x.request_slots.tolist(), [], []
         for b, prefix in enumerate(x.seq_lens.tolist()):
             paths = _paths(down[b], right[b])
             parents.append(_last_but_one(paths, len(down[b])))
-            rows = torch.tensor([index[b][row] for row in paths], device=q.device)
-            start, lists = _columns(list(paths.values()), prefix, x.shape.window)
-            columns = x.req_to_token[table_rows[b], :prefix]
-            shared = columns[start:]
-            columns = torch.cat([columns, x.out_cache_loc[rows.sort().values]])
-            far = _read(k_cache, shared, x.k_scale), _read(v_cache, shared, x.v_scale)
-            # Logical index of every column: its own number, or P and the row's depth.
-            depth = torch.tensor([len(paths[row]) - 1 for row in sorted(paths)], device=q.device)
-            logical = torch.cat([torch.arange(prefix, device=q.device), prefix + depth])
-            longest = max(map(len, lists))
-            chunk = max(1, _GATHERED[q.device.type] // (longest * k_cache[0].numel()))
-            for first in range(0, len(lists), chunk):
-                own = slice(first, first + chunk)
-                # A list is filled up in front with the row's own column, its last, at weight 0.
-                padding = [longest - len(listed) for listed in lists[own]]
-                filled = [
-                    listed[-1:] * n + listed for n, listed in zip(padding, lists[own], strict=True)
-                ]
-                listed = torch.tensor(filled, device=q.device)
-                seen = columns[listed]
-                out[rows[own]], lse[rows[own]] = _softmax(
-                    x,
-                    q[rows[own]],
-                    far,
-                    (_read(k_cache, seen, x.k_scale), _read(v_cache, seen, x.v_scale)),
-                    torch.tensor(padding, device=q.device),
-                    (logical[start:prefix], logical[listed]),
-                )
+            line = len(q) + table_rows[b] * x.req_to_token.shape[1]
+            trees.append(_tree(paths, index[b], line, prefix, x.shape.window))
+        trees.sort(key=lambda tree: tree.shared)
+        cells = _cells(x, trees)
+        for chunk in _chunks(trees, _GATHERED[q.device.type] // k_cache[0].numel()):
+            rows, *attended = _attend(x, q, k_cache, v_cache, cells, chunk)
+            out[rows], lse[rows] = attended
         declared = {"retrieve_parent_token": torch.tensor(parents, device=q.device)}
         return Attended(out=out, lse=lse, declared=declared)
 
@@ -195,14 +184,15 @@ class Topology:
         return Committed(seq_lens=x.seq_lens + lengths, next_root=bonus)
 
 
-def _hang(c: Candidates, b: int, real: int, width: int) -> tuple[list[int], list[int]]:
-    """(next_token, next_sibling) of request b, -1 padded to `width`; siblings in row order."""
-    selected = c.selected_index[b, : real - 1].tolist()
-    parent_of_beam = dict(enumerate(c.parent_list[b].tolist()))
+def _hang(
+    selected: list[int], parent_list: list[int], topk: int, width: int
+) -> tuple[list[int], list[int]]:
+    """(next_token, next_sibling) of a request, -1 padded to `width`; siblings in row order."""
+    parent_of_beam = dict(enumerate(parent_list))
     row_of_pool = {pool: row for row, pool in enumerate(selected, start=1)}
     down, right = [-1] * width, [-1] * width
-    for row in range(real - 1, 0, -1):  # the head of a chain is the row hung last
-        beam = selected[row - 1] // c.topk
+    for row in range(len(selected), 0, -1):  # the head of a chain is the row hung last
+        beam = selected[row - 1] // topk
         parent = row_of_pool.get(parent_of_beam.get(beam, -1), row) if beam else 0
         right[row], down[parent] = down[parent], row
     return down, right
@@ -236,22 +226,59 @@ def _last_but_one(paths: dict[int, list[int]], width: int) -> list[int]:
     return [paths[row][-2] if len(paths.get(row, ())) > 1 else -1 for row in range(width)]
 
 
-def _columns(
-    paths: list[list[int]], prefix: int, window: int | None
-) -> tuple[int, list[list[int]]]:
-    """First prefix column that all rows see, and the further columns that each row sees.
+class _Tree(NamedTuple):
+    """What the rows of a request read, by cell: cell i < T is row i of the launch, the others are those of
+    the token table, line after line."""
 
-    Row r's column is `prefix + r`. A row at logical index t sees the columns on its path whose
-    logical index is above t - window; the row's own column comes last.
+    start: int
+    """Cell of the first prefix key that all rows see; the root's where there is none."""
+    shared: int
+    """How many keys of the prefix they all see."""
+    rows: list[int]
+    """Rows of the launch, as reached."""
+    indices: list[int]
+    """The logical index of each."""
+    lists: list[list[int]]
+    """The further cells that each sees; its own comes last."""
+
+
+def _tree(
+    paths: Mapping[int, list[int]], index: list[int], line: int, prefix: int, window: int | None
+) -> _Tree:
+    """One request, whose line of the token table begins at cell `line`.
+
+    A row at logical index t sees the keys on its path whose logical index is above t - window.
     """
     reach = window or prefix + len(paths)
-    starts = [min(prefix, max(0, prefix + len(path) - reach)) for path in paths]
-    shared = max(starts)
-    lists = [
-        [*range(start, shared), *(prefix + row for row in path[-reach:])]
-        for start, path in zip(starts, paths, strict=True)
-    ]
-    return shared, lists
+    starts = [min(prefix, max(0, prefix + len(path) - reach)) for path in paths.values()]
+    start = max(starts)
+    return _Tree(
+        line + start if start < prefix else index[0],
+        prefix - start,
+        [index[row] for row in paths],
+        [prefix + len(path) - 1 for path in paths.values()],
+        [
+            [*range(line + own, line + start), *(index[row] for row in path[-reach:])]
+            for own, path in zip(starts, paths.values(), strict=True)
+        ],
+    )
+
+
+def _chunks(trees: list[_Tree], most: int) -> Iterator[list[_Tree]]:
+    """Trees, ascending by shared keys, in chunks that read up to `most` when all are filled up.
+
+    One whose prefix is much longer than the first begins another, so that less is filled up.
+    """
+    chunk: list[_Tree] = []
+    height = longest = 0
+    for tree in trees:
+        height, longest = max(height, len(tree.rows)), max(longest, *map(len, tree.lists))
+        full = (len(chunk) + 1) * (tree.shared + height * longest) > most
+        if chunk and (full or tree.shared > 2 * chunk[0].shared + _ANY_LENGTH):
+            yield chunk
+            chunk, height, longest = [], len(tree.rows), max(map(len, tree.lists))
+        chunk.append(tree)
+    yield chunk
 
 
 def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
@@ -265,55 +292,140 @@ def _links(x: VerifyInput) -> tuple[list[list[int]], list[list[int]], list[list[
     return index, down, right
 
 
+def _cells(x: VerifyInput, trees: list[_Tree]) -> tuple[Tensor, Tensor | None]:
+    """The slot of every cell and, where there are slopes, its logical index."""
+    slots = torch.cat([x.out_cache_loc, x.req_to_token.flatten()])
+    if x.alibi_slopes is None:
+        return slots, None
+    own = [0] * len(x.out_cache_loc)
+    for tree in trees:
+        for row, index in zip(tree.rows, tree.indices, strict=True):
+            own[row] = index
+    lines, width = x.req_to_token.shape
+    columns = torch.arange(width, device=slots.device).repeat(lines)
+    return slots, torch.cat([torch.tensor(own, device=slots.device), columns])
+
+
+def _attend(
+    x: VerifyInput,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cells: tuple[Tensor, Tensor | None],
+    chunk: list[_Tree],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The m rows that a chunk of n trees reaches, their out (m, Hq, Dv) and their lse (m, Hq).
+
+    Trees are filled up to the R rows of the tallest, shared keys to S, lists to L, by what is there
+    anyway: a tree by its root, shared keys by the first of them, a list by the row's own.
+    """
+    slots, logical = cells
+    heights, lists = [len(tree.rows) for tree in chunk], [one for t in chunk for one in t.lists]
+    lengths = [len(one) for one in lists]
+    tallest, keys, longest = max(heights), chunk[-1].shared, max(lengths)
+    lines: list[int] = []
+    for begin, height in zip(accumulate(heights, initial=0), heights, strict=False):
+        lines += [*range(begin, begin + height)] + [begin] * (tallest - height)
+    tables = (
+        [tree.start for tree in chunk],
+        [tree.shared for tree in chunk],
+        lines,
+        [row for tree in chunk for row in tree.rows],
+        lengths,
+        [*accumulate(lengths, initial=-1)][1:],
+        [i * tallest + row for i, height in enumerate(heights) for row in range(height)],
+        [*chain.from_iterable(lists)],
+    )
+    sent = torch.tensor([*chain.from_iterable(tables)], device=q.device)
+    start, shared, line, launched, length, last, place, listed = sent.split_with_sizes(
+        [*map(len, tables)]
+    )
+    key, step = torch.arange(keys, device=q.device), torch.arange(longest, device=q.device)
+    beyond = key >= shared[:, None]
+    far = start[:, None] + key.masked_fill(beyond, 0)  # (n, S)
+    common = slots[far]
+    shared_k, shared_v = _read(k_cache, common, x.k_scale), _read(v_cache, common, x.v_scale)
+    without = sum(not tree.shared for tree in chunk)
+    if without:  # In place of a first key the root's is read, which not every row may see.
+        shared_v[: without * v_cache.shape[1]].zero_()
+    # A row's listed keys, or its scores: of those there may be twice as many.
+    dear = max(longest * k_cache[0].numel(), (keys + longest) * q.shape[1] // 2)
+    at_once = max(1, _GATHERED[q.device.type] // (len(chunk) * dear))
+    parts = []
+    for first in range(0, tallest, at_once):
+        some = line.view(-1, tallest)[:, first : first + at_once]
+        filler = step >= length[some][:, :, None]
+        # A row's own key first, then up to the root.
+        near = listed[last[some][:, :, None] - step.masked_fill(filler, 0)]  # (n, R, L)
+        seen = slots[near]
+        alike = -1, some.shape[1], -1
+        distance = None
+        if logical is not None:
+            index = [logical[far][:, None].expand(alike), logical[near]]
+            distance = logical[near[:, :, :1]] - torch.cat(index, dim=2)
+        part = _softmax(
+            x,
+            q[launched[some]],
+            (shared_k, shared_v),
+            (_read(k_cache, seen, x.k_scale), _read(v_cache, seen, x.v_scale)),
+            torch.cat([beyond[:, None].expand(alike), filler], dim=2),
+            distance,
+        )
+        parts.append(part)
+    out, lse = (torch.cat(part, dim=1).flatten(0, 1)[place] for part in zip(*parts, strict=True))
+    return launched, out, lse
+
+
 def _read(cache: Tensor, slots: Tensor, scale: Tensor | None) -> Tensor:
-    """(*slots, Hkv, lanes) in float32: what is held there, or its codes times the head's scale."""
-    held = cache[slots].float()
-    return held if scale is None else torch.einsum("...hd,h->...hd", held, scale)
+    """Slots (n, keys) or (n, R, keys) as (n Hkv, keys, lanes) or (n Hkv R, keys, lanes) in float32.
+
+    What is held there, or its codes times the head's scale.
+    """
+    held = cache.index_select(0, slots.flatten()).float()
+    if scale is not None:
+        held = held * scale[:, None]
+    return held.view(*slots.shape, *held.shape[1:]).movedim(-2, 1).flatten(0, -3)
 
 
 def _softmax(
     x: VerifyInput,
     q: Tensor,
-    prefix: tuple[Tensor, Tensor],
+    shared: tuple[Tensor, Tensor],
     listed: tuple[Tensor, Tensor],
-    padding: Tensor,
-    index: tuple[Tensor, Tensor],
+    hidden: Tensor,
+    distance: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """One softmax over the shared prefix keys and each row's own list.
 
-    `q` (n, Hq, D); `prefix` K (P, Hkv, D) and V, `listed` K (n, L, Hkv, D) and V, all float32, and
-    their logical indices (P,) and (n, L). The first `padding[i]` entries of list i do not count, its
-    last is the row itself. Out (n, Hq, Dv), natural-log lse (n, Hq) with the sink where there is one.
+    `q` (n, R, Hq, D); `shared` K (n Hkv, S, D) and V, `listed` K (n Hkv R, L, D) and V, all float32;
+    `hidden`, and `distance` in logical indices where there are slopes, (n, R, S + L). Out (n, R, Hq, Dv),
+    natural-log lse (n, R, Hq) with the sink where there is one.
     """
-    (rows, heads, _), (keys, kv_heads, v_dim) = q.shape, prefix[1].shape
-    grouped = (
-        q.float().reshape(rows, kv_heads, heads // kv_heads, -1).transpose(0, 1)
-    )  # (Hkv, n, G, D)
-    far = grouped.flatten(1, 2) @ prefix[0].permute(1, 2, 0)
-    near = grouped @ listed[0].permute(2, 0, 3, 1)
-    scores = torch.cat([far.view(*near.shape[:3], keys), near], dim=3) * x.shape.score_scale
+    (n, rows, heads, dim), (of_all, keys, v_dim) = q.shape, shared[1].shape
+    kv_heads = of_all // n
+    group = heads // kv_heads
+    grouped = q.float().view(n, rows, kv_heads, group, dim).transpose(1, 2).reshape(-1, group, dim)
+    far = torch.bmm(grouped.view(of_all, rows * group, dim), shared[0].mT)
+    near = torch.bmm(grouped, listed[0].mT)
+    scores = torch.cat([far.view(*near.shape[:2], keys), near], dim=2) * x.shape.score_scale
+    scores = scores.view(n, kv_heads, rows, group, -1)
     if x.shape.softcap is not None:
         scores = x.shape.softcap * (scores * (1 / x.shape.softcap)).tanh()
-    if x.alibi_slopes is not None:
-        own = index[1][:, -1:]
-        distance = torch.cat([own - index[0], own - index[1]], dim=1)  # (n, P + L)
+    if x.alibi_slopes is not None and distance is not None:
         slopes = x.alibi_slopes.view(kv_heads, 1, -1, 1)
-        scores = scores - slopes * distance[:, None]
-    filler = torch.arange(-keys, listed[0].shape[1], device=q.device)
-    filler = (filler >= 0) & (filler < padding[:, None])
-    scores = scores.masked_fill(filler[:, None], float("-inf"))
-    top = scores.amax(dim=3, keepdim=True)
+        scores = scores - slopes * distance[:, None, :, None]
+    scores = scores.masked_fill(hidden[:, None, :, None], float("-inf"))
+    top = scores.amax(dim=4, keepdim=True)
     if x.sinks is not None:
         sink = x.sinks.view(kv_heads, 1, -1, 1)
         top = torch.maximum(top, sink)
-    weights = (scores - top).exp()
-    total = weights.sum(dim=3, keepdim=True)
+    weights = (scores - top).exp_()
+    total = weights.sum(dim=4, keepdim=True)
     if x.sinks is not None:
         total = total + (sink - top).exp()
-    out = (weights[..., :keys].flatten(1, 2) @ prefix[1].transpose(0, 1)).view(
-        *near.shape[:3], v_dim
-    )
-    out = (out + weights[..., keys:] @ listed[1].permute(2, 0, 1, 3)) / total
-    lse = (top + total.log()).squeeze(3)
-    out = out.transpose(0, 1).reshape(rows, heads, v_dim).to(q.dtype)
-    return out, lse.transpose(0, 1).reshape(rows, heads)
+    out = torch.bmm(weights.view(of_all, rows * group, -1)[:, :, :keys], shared[1])
+    own = torch.bmm(weights.view(len(near), group, -1)[:, :, keys:], listed[1])
+    out = (out.view_as(own) + own).view(n, kv_heads, rows, group, v_dim) / total
+    lse = (top + total.log()).squeeze(4)
+    out, lse = (part.transpose(1, 2).flatten(2, 3) for part in (out, lse))
+    return out.to(q.dtype), lse

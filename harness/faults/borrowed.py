@@ -72,7 +72,7 @@ _ROW_AS_REQUEST = {
 
 _BY_BATCH_INDEX = {
     "direct-mask": edit(("stride, table_rows[b], start", "stride, b, start")),
-    "topology": edit(("x.req_to_token[table_rows[b], :prefix]", "x.req_to_token[b, :prefix]")),
+    "topology": edit(("table_rows[b] * x.req_to_token", "b * x.req_to_token")),
 }
 
 

@@ -45,7 +45,7 @@ _READS: tuple[Fault, ...] = (
         smallest=case(_ONE_KEY),
         edits={
             "direct-mask": (("stride, table_rows[b], start", "stride, b, start"),),
-            "topology": (("[table_rows[b], :prefix]", "[b, :prefix]"),),
+            "topology": (("table_rows[b] * x.req_to_token", "b * x.req_to_token"),),
         },
     ),
     defect(
@@ -116,7 +116,9 @@ _READS: tuple[Fault, ...] = (
         says="one of the cells that fill up a short list keeps its weight, so a row reads itself twice",
         smallest=case(_PAIR),
         edits={
-            "topology": (("(filler < padding[:, None])", "(filler < padding[:, None] - 1)"),),
+            "topology": (
+                ("alike), filler]", "alike), filler & (step > length[some][:, :, None])]"),
+            ),
         },
     ),
     defect(
@@ -125,7 +127,17 @@ _READS: tuple[Fault, ...] = (
         ("visibility", "measured"),
         says="slots come in the order in which rows are reached, and are indexed by row",
         smallest=case(request(CHAIN, rows=(0, 2, 1))),
-        edits={"topology": (("x.out_cache_loc[rows.sort().values]", "x.out_cache_loc[rows]"),)},
+        edits={
+            "topology": (
+                (
+                    "slots = torch.cat([x.out_cache_loc, x",
+                    "own = torch.arange(len(x.out_cache_loc))\n"
+                    "    for tree in trees:\n"
+                    "        own[sorted(tree.rows)] = torch.tensor(tree.rows)\n"
+                    "    slots = torch.cat([x.out_cache_loc[own], x",
+                ),
+            ),
+        },
     ),
 )
 
@@ -138,7 +150,7 @@ _NUMBERS: tuple[Fault, ...] = (
         smallest=case(_ONE_KEY, head_dims=(8, 16)),
         edits={
             "direct-mask": (("q.float() * x.shape.score_scale", "q.float() * v_dim**-0.5"),),
-            "topology": (("dim=3) * x.shape.score_scale", "dim=3) * v_dim**-0.5"),),
+            "topology": (("dim=2) * x.shape.score_scale", "dim=2) * v_dim**-0.5"),),
         },
     ),
     defect(
@@ -173,8 +185,8 @@ _NUMBERS: tuple[Fault, ...] = (
             ),
             "topology": (
                 (
-                    "q.float().reshape(rows, kv_heads, heads // kv_heads, -1).transpose(0, 1)",
-                    "q.float().reshape(rows, heads // kv_heads, kv_heads, -1).permute(2, 0, 1, 3)",
+                    "view(n, rows, kv_heads, group, dim).transpose(1, 2)",
+                    "view(n, rows, group, kv_heads, dim).permute(0, 3, 1, 2, 4)",
                 ),
             ),
         },
@@ -240,7 +252,10 @@ _NUMBERS: tuple[Fault, ...] = (
                 ),
             ),
             "topology": (
-                ("prefix + depth])", "prefix + torch.arange(len(depth), device=q.device)])"),
+                (
+                    "[prefix + len(path) - 1 for path in paths.values()]",
+                    "[prefix + row for row in paths]",
+                ),
             ),
         },
     ),
@@ -256,7 +271,7 @@ _NUMBERS: tuple[Fault, ...] = (
                 ("_lines(v_cache, lines, x.v_scale)", "_lines(v_cache, lines, x.k_scale)"),
             ),
             "topology": (
-                ("_read(v_cache, shared, x.v_scale)", "_read(v_cache, shared, x.k_scale)"),
+                ("_read(v_cache, common, x.v_scale)", "_read(v_cache, common, x.k_scale)"),
                 ("_read(v_cache, seen, x.v_scale)", "_read(v_cache, seen, x.k_scale)"),
             ),
         },

@@ -125,8 +125,8 @@ DEFECTS: tuple[Fault, ...] = (
             ),
             "topology": (
                 (
-                    "prefix : prefix + real])",
-                    "[prefix + len(paths[row]) - 1 for row in range(real)]])",
+                    "[*range(prefix, prefix + real)]",
+                    "[prefix + len(paths[row]) - 1 for row in range(real)]",
                 ),
             ),
         },
@@ -147,9 +147,8 @@ DEFECTS: tuple[Fault, ...] = (
             ),
             "topology": (
                 (
-                    "prefix : prefix + real])\n"
-                    "            slots.append(slots[-1].new_full((count - real,), c.kv.pad_slot))",
-                    "prefix : prefix + count])",
+                    "[*range(prefix, prefix + real)] + [-1] * (count - real)",
+                    "[*range(prefix, prefix + count)]",
                 ),
             ),
         },

@@ -77,7 +77,7 @@ _ROLLED = {
         )
     ),
     "topology": edit(
-        ("_read(v_cache, seen, x.v_scale)", "_read(v_cache, seen.roll(1, 1), x.v_scale)")
+        ("_read(v_cache, seen, x.v_scale)", "_read(v_cache, seen.roll(-1, 2), x.v_scale)")
     ),
 }
 
@@ -89,7 +89,11 @@ _ROLLED_PREFIX = {
         )
     ),
     "topology": edit(
-        ("_read(v_cache, shared, x.v_scale)", "_read(v_cache, shared.roll(1), x.v_scale)")
+        (
+            "_read(v_cache, common, x.v_scale)",
+            "_read(\n        v_cache, slots[start[:, None] + (key - 1) % shared[:, None].clamp(min=1)], x.v_scale"
+            "\n    )",
+        )
     ),
 }
 

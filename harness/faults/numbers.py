@@ -83,9 +83,9 @@ _COARSE = {
     ),
     "topology": edit(
         (
-            "weights[..., keys:] @ listed[1].permute(2, 0, 1, 3)",
-            "(\n        weights[..., keys:].bfloat16() @ listed[1].permute(2, 0, 1, 3).bfloat16()"
-            "\n    ).float()",
+            "torch.bmm(weights.view(len(near), group, -1)[:, :, keys:], listed[1])",
+            "torch.bmm(\n        weights.view(len(near), group, -1)[:, :, keys:].bfloat16(),"
+            " listed[1].bfloat16()\n    ).float()",
         )
     ),
 }
@@ -232,8 +232,8 @@ FAULTS = (
             ),
             "topology": edit(
                 (
-                    "torch.cat([torch.arange(prefix, device=q.device), prefix + depth])",
-                    "torch.arange(len(columns), device=q.device)",
+                    "[prefix + len(path) - 1 for path in paths.values()]",
+                    "[prefix + row for row in paths]",
                 )
             ),
         },

@@ -16,8 +16,8 @@ from treeproof.faults.partly import when
 from treeproof.faults.smallest import CHAIN, FORK, case, request
 
 _PAIR = (-1, 0)
-_ON_PATH = "(prefix + row for row in path[-reach:])"
-"""In topology, the columns of a path."""
+_ON_PATH = "(index[row] for row in path[-reach:])"
+"""In topology, the cells of a path."""
 
 
 def _by_rows(sees: Callable[[int, int, bool], bool], columns: str) -> dict[str, Plant]:
@@ -37,7 +37,7 @@ def _by_rows(sees: Callable[[int, int, bool], bool], columns: str) -> dict[str, 
 
     return {
         "direct-mask": masks(block),
-        "topology": edit((_ON_PATH, f"(prefix + row for row in {columns})")),
+        "topology": edit((_ON_PATH, f"(index[row] for row in {columns})")),
         **each((*LISTS, "cascade"), lists(row)),
     }
 
@@ -86,7 +86,7 @@ def _deep_without_root(block: Block) -> Block:
 
 _ROOT_HIDDEN_DEEP = {
     "direct-mask": masks(_deep_without_root),
-    "topology": edit((_ON_PATH, "(prefix + row for row in path[-reach:] if row or len(path) < 3)")),
+    "topology": edit((_ON_PATH, "(index[row] for row in path[-reach:] if row or len(path) < 3)")),
     **each((*LISTS, "cascade"), lists(_without_root)),
 }
 
@@ -100,7 +100,7 @@ _PARENT_HIDDEN = {
         )
     ),
     "topology": edit(
-        (_ON_PATH, "(prefix + row for row in [*path[:-2], path[-1]][-reach:])"),
+        (_ON_PATH, "(index[row] for row in [*path[:-2], path[-1]][-reach:])"),
     ),
     **each(
         (*LISTS, "cascade"),

@@ -43,8 +43,8 @@ _BY_ROW = {
     "topology": edit(
         ("prefix + len(path) - reach", "prefix + path[-1] + 1 - reach"),
         (
-            "(prefix + row for row in path[-reach:])",
-            "(prefix + row for row in path if row > path[-1] - reach)",
+            "(index[row] for row in path[-reach:])",
+            "(index[row] for row in path if row > path[-1] - reach)",
         ),
     ),
     **each((*LISTS, "cascade"), lists(_counted_in_rows)),
@@ -75,7 +75,7 @@ _DROPPED_INSIDE = {
     "direct-mask": edit(("visible = visible & (_distance(tree, column) < window)", "pass")),
     "topology": edit(
         ("prefix + len(path) - reach", "prefix + 1 - reach"),
-        ("(prefix + row for row in path[-reach:])", "(prefix + row for row in path)"),
+        ("(index[row] for row in path[-reach:])", "(index[row] for row in path)"),
     ),
     **each(LISTS, lists(_of_the_root)),
 }
@@ -112,7 +112,7 @@ _FROM_START = {
     "direct-mask": edit(
         ("torch.maximum(table_column, start)]", "torch.maximum(table_column, start) - start]")
     ),
-    "topology": edit(("shared = columns[start:]", "shared = columns[: len(columns) - start]")),
+    "topology": edit(("line + start if start", "line if start")),
     **each(LISTS, lists(_gathered_from_start)),
 }
 
