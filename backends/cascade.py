@@ -10,6 +10,7 @@ sees are shared; the keys before them come first in the rows' lists, and kv_star
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 import torch
@@ -21,7 +22,7 @@ from treeproof.contract.inputs import Accepted, Attended, Candidates, Committed,
 from treeproof.contract.registry import register
 
 _GATHERED = {"cpu": 1 << 18, "cuda": 1 << 27}
-"""Elements of K that a chunk of rows gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
+"""Elements of K that a chunk of rows or requests gathers: on the CPU 1 MiB in float32, which stays in a core's cache; a GPU
 would wait for the host between so small ones."""
 
 
@@ -100,29 +101,18 @@ class Cascade:
     def attend(
         self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor
     ) -> Attended:
-        """Prefix pass a request, suffix pass over all rows, merge; float32 throughout."""
+        """Prefix pass over the requests, suffix pass over the rows, merge; float32 throughout."""
         store_kv(x, k, v, k_cache, v_cache)
         grouped = q.float().reshape(len(q), k.shape[1], -1, q.shape[2])  # (T, Hkv, G, D)
         if x.k_scale is not None:
             grouped = grouped * x.k_scale[:, None, None]  # q . (scale * code) = (scale * q) . code
         suffix, suffix_lse = _suffix_pass(x, grouped, k_cache, v_cache)
-        prefix = torch.zeros_like(suffix)
-        prefix_lse = torch.full_like(suffix_lse, float("-inf"))
-        rows, listed = x.qo_indptr.tolist(), _built(x.kv_indptr).diff()
-        for b, length in enumerate(_built(x.cache_seqlens).tolist()):
-            if length:
-                own = slice(rows[b], rows[b + 1])
-                pages = _built(x.page_table)[b, : -(-length // x.kv.page_size)]
-                prefix[own], prefix_lse[own] = _prefix_pass(
-                    x,
-                    grouped[own],
-                    _pages(k_cache, pages, x.kv.page_size)[:length],
-                    _pages(v_cache, pages, x.kv.page_size)[:length],
-                )
-                if x.alibi_slopes is not None:
-                    # The root's list is as long as all lists are but for the rows below it.
-                    depth = listed[own] - listed[rows[b]]
-                    prefix_lse[own] -= _by_group(x.alibi_slopes, grouped) * depth[:, None, None]
+        prefix, prefix_lse = _prefix_pass(x, grouped, k_cache, v_cache)
+        if x.alibi_slopes is not None:
+            # The root's list is as long as all lists are but for the rows below it.
+            listed = _built(x.kv_indptr).diff()
+            depth = listed - listed[x.qo_indptr[:-1]].repeat_interleave(x.qo_indptr.diff())
+            prefix_lse = prefix_lse - _by_group(x.alibi_slopes, grouped) * depth[:, None, None]
         out, lse = merge(prefix, prefix_lse, suffix, suffix_lse)
         if x.v_scale is not None:
             out = out * x.v_scale[:, None, None]
@@ -292,9 +282,9 @@ def _links(suffixes: list[list[int]], first: int, width: int) -> list[list[int]]
     return [index, parents, next_token, next_sibling]
 
 
-def _pages(cache: Tensor, pages: Tensor, page_size: int) -> Tensor:
-    """(pages * page_size, ...) contents of whole pages, in the order of `pages`."""
-    return cache.view(-1, page_size, *cache.shape[1:])[pages].flatten(0, 1)
+def _at(cache: Tensor, slots: Tensor) -> Tensor:
+    """(n, L, Hkv, lanes) float32 of the cache at `slots` (n, L)."""
+    return cache.index_select(0, slots.flatten()).float().view(*slots.shape, *cache.shape[1:])
 
 
 def _by_group(heads: Tensor, q: Tensor) -> Tensor:
@@ -319,24 +309,73 @@ def _distance(x: VerifyInput, begin: Tensor, lengths: Tensor, own: slice, step: 
     return lengths[own, None] - 1 - step + between * (entry < head)
 
 
-def _prefix_pass(x: VerifyInput, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """`q` (R, Hkv, G, D), `k` (n, Hkv, D), `v` (n, Hkv, Dv): every row reads every key.
+def _together(lengths: list[int], keys: int) -> Iterator[list[int]]:
+    """Requests with a prefix to share, about equally long ones together, the longest last.
 
-    ALiBi counts from the end of the prefix here, which is the same for all rows.
+    They have at most `keys` keys with what pads the shorter, or are one.
     """
-    rows, kv_heads, group, _ = q.shape
-    queries = q.transpose(0, 1).flatten(1, 2)  # (Hkv, R * G, D)
-    scores = _capped(queries @ k.float().permute(1, 2, 0) * x.shape.score_scale, x.shape.softcap)
-    if x.alibi_slopes is not None:
-        to_root = torch.arange(len(k), 0, -1, device=q.device)
-        bias = _by_group(x.alibi_slopes, q)[:, :, None] * to_root  # (Hkv, G, n)
-        scores = scores - bias.repeat(1, rows, 1)
-    out = torch.softmax(scores, dim=-1) @ v.float().transpose(0, 1)
-    lse = torch.logsumexp(scores, dim=-1)
-    return (
-        out.view(kv_heads, rows, group, -1).transpose(0, 1),
-        lse.view(kv_heads, rows, group).transpose(0, 1),
-    )
+    chosen: list[int] = []
+    for b in sorted((b for b, length in enumerate(lengths) if length), key=lengths.__getitem__):
+        if chosen and lengths[b] > min(1.25 * lengths[chosen[0]] + 64, keys // (len(chosen) + 1)):
+            yield chosen
+            chosen = []
+        chosen.append(b)
+    if chosen:
+        yield chosen
+
+
+def _prefix_pass(
+    x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Every row reads the shared keys of its request; out (T, Hkv, G, Dv) and lse (T, Hkv, G).
+
+    ALiBi counts from the end of the prefix here, which is the same for all rows of a request.
+    """
+    page, lengths, group = x.kv.page_size, _built(x.cache_seqlens), q.shape[1:3]
+    bounds, sizes = x.qo_indptr.tolist(), lengths.tolist()
+    out = q.new_zeros(*q.shape[:3], v_cache.shape[2])
+    lse = q.new_full(q.shape[:3], float("-inf"))
+    # A key costs its lanes of K, or a score of each query head of each row.
+    widest = max(end - first for first, end in pairwise(bounds))
+    cost = max(k_cache.shape[1:].numel(), widest * group.numel())
+    for chosen in _together(sizes, _GATHERED[q.device.type] // cost):
+        shortest, longest = sizes[chosen[0]], sizes[chosen[-1]]
+        own = [range(bounds[b], bounds[b + 1]) for b in chosen]
+        widest = max(map(len, own))
+        # A request with fewer rows than the widest asks for its last again, which nobody looks at.
+        asked = [[min(row, rows[-1]) for row in range(rows[0], rows[0] + widest)] for rows in own]
+        looked_at = [i * widest + row for i, rows in enumerate(own) for row in range(len(rows))]
+        requests, asking, cells, rows = (
+            torch.tensor(ids, device=q.device)
+            for ids in (chosen, asked, looked_at, [row for rows in own for row in rows])
+        )
+        pages = _built(x.page_table)[requests, : -(-longest // page), None] * page
+        slots = (pages + torch.arange(page, device=q.device)).flatten(1)[:, :longest]  # (n, L)
+        to_root = lengths[requests, None] - torch.arange(longest, device=q.device)
+        if shortest < longest:
+            # Past the end of a prefix its first key is read again, and its weight is 0.
+            slots = slots.where(to_root > 0, slots[:, :1])
+        keys, values = _at(k_cache, slots), _at(v_cache, slots)
+        queries = _at(q, asking).transpose(1, 2).flatten(2, 3)  # (n, Hkv, R * G, D)
+        scores = queries @ keys.permute(0, 2, 3, 1) * x.shape.score_scale
+        scores = _capped(scores, x.shape.softcap)
+        if x.alibi_slopes is not None:
+            slopes = _by_group(x.alibi_slopes, q).repeat(1, widest)  # (Hkv, R * G)
+            scores = scores - slopes[:, :, None] * to_root[:, None, None]
+        if shortest < longest:
+            scores = scores.masked_fill((to_root <= 0)[:, None, None], float("-inf"))
+        weights = torch.softmax(scores, dim=-1)
+        part, part_lse = weights @ values.transpose(1, 2), _log_sum(scores, weights)
+        for of_all, of_some in ((out, part), (lse, part_lse)):
+            apart = of_some.view(*of_some.shape[:2], widest, group[1], *of_some.shape[3:])
+            by_row = apart.transpose(1, 2).flatten(0, 1)
+            of_all.index_copy_(0, rows, by_row.index_select(0, cells))
+    return out, lse
+
+
+def _log_sum(scores: Tensor, weights: Tensor) -> Tensor:
+    """Log-sum-exp over keys; the weight of the highest score is 1 over the sum of exp(score - highest)."""
+    return scores.amax(dim=-1) - weights.amax(dim=-1).log()
 
 
 def _suffix_pass(
@@ -355,13 +394,14 @@ def _suffix_pass(
         listed = step < lengths[own, None]  # (chunk, longest)
         # Past the end of a list its first slot is named again, and its weight is 0.
         slots = indices[begin[own, None] + step * listed]
-        keys, values = k_cache[slots].float(), v_cache[slots].float()  # (chunk, longest, Hkv, D)
+        keys, values = _at(k_cache, slots), _at(v_cache, slots)  # (chunk, longest, Hkv, D)
         scores = q[own] @ keys.permute(0, 2, 3, 1) * x.shape.score_scale
         scores = _capped(scores, x.shape.softcap)
         if x.alibi_slopes is not None:
             above = _distance(x, begin, lengths, own, step)
             scores = scores - _by_group(x.alibi_slopes, q)[:, :, None] * above[:, None, None]
         scores = scores.masked_fill(~listed[:, None, None], float("-inf"))
-        out[own] = torch.softmax(scores, dim=-1) @ values.transpose(1, 2)
-        lse[own] = torch.logsumexp(scores, dim=-1)
+        weights = torch.softmax(scores, dim=-1)
+        out[own] = weights @ values.transpose(1, 2)
+        lse[own] = _log_sum(scores, weights)
     return out, lse

@@ -18,7 +18,7 @@ from treeproof.generate.cases import pages_of
 from treeproof.generate.orders import row_of_node
 from treeproof.generate.topologies import TOKEN_LAWS, grow, tokens_of
 
-BATCHED = ("direct-mask", "page-table", "swa-window", "topology")
+BATCHED = ("cascade", "direct-mask", "page-table", "swa-window", "topology")
 
 
 class Counted(TorchDispatchMode):

@@ -59,13 +59,14 @@ def _of_its_row(row: Row) -> Row:
 _ROW_AS_REQUEST = {
     "cascade": edit(
         (
-            "for b, length in enumerate(_built(x.cache_seqlens).tolist()):\n",
-            "lengths = _built(x.cache_seqlens).tolist()\n"
-            "        for row in range(len(q)):\n"
-            "            b = min(row, len(lengths) - 1)\n"
-            "            length = lengths[b]\n",
+            "prefix, prefix_lse = _prefix_pass(x, grouped, k_cache, v_cache)\n",
+            "row = torch.arange(len(q) + 1, device=q.device)\n"
+            "        b = row[:-1].clamp(max=len(x.qo_indptr) - 2)\n"
+            "        from dataclasses import replace\n"
+            "        pages, lengths = _built(x.page_table)[b], _built(x.cache_seqlens)[b]\n"
+            "        of_row = replace(x, qo_indptr=row, page_table=pages, cache_seqlens=lengths)\n"
+            "        prefix, prefix_lse = _prefix_pass(of_row, grouped, k_cache, v_cache)\n",
         ),
-        ("own = slice(rows[b], rows[b + 1])", "own = slice(row, row + 1)"),
     ),
     **each(LISTS, lists(_of_its_row)),
 }

@@ -45,7 +45,7 @@ def _reads_mask(backend: Backend) -> bool:
 def _left_unwritten(backend: Backend) -> Backend:
     return edited(
         backend,
-        ("prefix = torch.zeros_like(suffix)", "prefix = torch.empty_like(suffix)"),
+        ("out = q.new_zeros(*q.shape[:3], ", "out = q.new_empty(*q.shape[:3], "),
     )
 
 

@@ -9,6 +9,13 @@ from treeproof.faults.smallest import CHAIN, FORK, case, request
 _ONE_KEY = request(prefix=1)
 _PAIR = request((-1, 0), 1)
 
+
+def _lengths_are(said: str) -> tuple[str, str]:
+    """How many keys the passes of cascade share, `lengths` being how many they should."""
+    read = "    bounds, sizes = x.qo_indptr.tolist()"
+    return read, f"    lengths = {said}\n{read}"
+
+
 _READS: tuple[Fault, ...] = (
     defect(
         "mask-turned",
@@ -57,7 +64,7 @@ _READS: tuple[Fault, ...] = (
         # Neither the last key alone nor the whole prefix.
         smallest=case(request(prefix=5), page_size=3),
         edits={
-            "cascade": ((": -(-length // x.kv.page_size)]", ": length // x.kv.page_size]"),),
+            "cascade": (_lengths_are("lengths // page * page"),),
         },
     ),
     defect(
@@ -68,16 +75,7 @@ _READS: tuple[Fault, ...] = (
         # Free slots as well, so that this is not a length that counts the root.
         smallest=case(_ONE_KEY, page_size=4),
         edits={
-            "cascade": (
-                (
-                    "_pages(k_cache, pages, x.kv.page_size)[:length]",
-                    "_pages(k_cache, pages, x.kv.page_size)",
-                ),
-                (
-                    "_pages(v_cache, pages, x.kv.page_size)[:length]",
-                    "_pages(v_cache, pages, x.kv.page_size)",
-                ),
-            ),
+            "cascade": (_lengths_are("-(-lengths // page) * page"),),
         },
     ),
     defect(
@@ -201,8 +199,8 @@ _NUMBERS: tuple[Fault, ...] = (
         edits={
             "cascade": (
                 (
-                    'prefix_lse = torch.full_like(suffix_lse, float("-inf"))',
-                    "prefix_lse = torch.zeros_like(suffix_lse)",
+                    'lse = q.new_full(q.shape[:3], float("-inf"))',
+                    "lse = q.new_zeros(q.shape[:3])",
                 ),
             ),
         },

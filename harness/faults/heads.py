@@ -60,8 +60,8 @@ _ROLLED = {
     "direct-mask": edit(("_dequantised(k_cache[slots]", "_dequantised(k_cache[slots.roll(1, 1)]")),
     "cascade": edit(
         (
-            "keys, values = k_cache[slots].float(), v_cache[slots].float()",
-            "keys, values = k_cache[slots.roll(1, 1)].float(), v_cache[slots].float()",
+            "keys, values = _at(k_cache, slots), _at(v_cache, slots)  #",
+            "keys, values = _at(k_cache, slots.roll(1, 1)), _at(v_cache, slots)  #",
         )
     ),
     "page-table": edit(
@@ -84,8 +84,8 @@ _ROLLED = {
 _ROLLED_PREFIX = {
     "cascade": edit(
         (
-            "_pages(v_cache, pages, x.kv.page_size)[:length]",
-            "_pages(v_cache, pages.roll(1), x.kv.page_size)[:length]",
+            "keys, values = _at(k_cache, slots), _at(v_cache, slots)\n",
+            "keys, values = _at(k_cache, slots), _at(v_cache, slots.roll(1, 1))\n",
         )
     ),
     "topology": edit(

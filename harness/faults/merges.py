@@ -51,8 +51,8 @@ def _kept_when_empty(right: Merge, *parts: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(_nothing(parts).unsqueeze(-1), parts[0].to(out.dtype), out), lse
 
 
-_PREFIX_LSE = "lse.view(kv_heads, rows, group).transpose(0, 1)"
-_SUFFIX_LSE = "lse[own] = torch.logsumexp(scores, dim=-1)"
+_PREFIX_LSE = "values.transpose(1, 2), _log_sum(scores, weights)"
+_SUFFIX_LSE = "lse[own] = _log_sum(scores, weights)"
 _WEIGHED = "out = out_a * (z_a / share).unsqueeze(-1) + out_b * (z_b / share).unsqueeze(-1)"
 
 _ABOVE = "above = tl.load(part_lse + part * lines + line)"
@@ -147,8 +147,8 @@ FAULTS = (
         {
             "cascade": edit(
                 (
-                    'prefix_lse = torch.full_like(suffix_lse, float("-inf"))',
-                    "prefix_lse = torch.zeros_like(suffix_lse)",
+                    'lse = q.new_full(q.shape[:3], float("-inf"))',
+                    "lse = q.new_zeros(q.shape[:3])",
                 )
             ),
             "triton-cascade": kernel(

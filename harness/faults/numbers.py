@@ -66,9 +66,8 @@ _COARSE = {
     ),
     "cascade": edit(
         (
-            "torch.softmax(scores, dim=-1) @ values.transpose(1, 2)",
-            "(\n            torch.softmax(scores, dim=-1).bfloat16()"
-            " @ values.transpose(1, 2).bfloat16()\n        ).float()",
+            "out[own] = weights @ values.transpose(1, 2)",
+            "out[own] = (weights.bfloat16() @ values.transpose(1, 2).bfloat16()).float()",
         )
     ),
     "page-table": edit(
@@ -151,7 +150,11 @@ def _fault(
     )
 
 
-_THE_ROOT = "\n                    # The root's list"
+_THE_ROOT = "\n            # The root's list"
+_CAP_OF_SUFFIX = (
+    "scores = q[own] @ keys.permute(0, 2, 3, 1) * x.shape.score_scale\n"
+    "        scores = _capped(scores, x.shape.softcap)\n"
+)
 _CODED = case(request(), kv_dtype="int8")
 
 FAULTS = (
@@ -201,7 +204,7 @@ FAULTS = (
     ),
     _fault(
         "softcap-missing.suffix", "only the pass over the prefix caps its scores",
-        {"cascade": edit(("        scores = _capped(scores, x.shape.softcap)\n", ""))},
+        {"cascade": edit((_CAP_OF_SUFFIX, _CAP_OF_SUFFIX.split("\n")[0] + "\n"))},
         "softcap-missing", case(request(), softcap=1.0), "chrishayuk/larql#237",
     ),
     _fault(

@@ -93,9 +93,8 @@ _NUMBER_AS_SLOT = {
     **_in_units(lambda number, i, page: number + i),
     "cascade": edit(
         (
-            "return cache.view(-1, page_size, *cache.shape[1:])[pages].flatten(0, 1)",
-            "inside = torch.arange(page_size, device=pages.device)\n"
-            "    return cache[(pages[:, None] + inside).flatten()]",
+            "[requests, : -(-longest // page), None] * page",
+            "[requests, : -(-longest // page), None]",
         )
     ),
 }

@@ -82,7 +82,12 @@ _TWICE = {
 
 _DROPPED = {
     **each(_FOUR, prefixes(lambda slots, b, x: [] if b else slots)),
-    "cascade": edit(("            if length:\n", "            if length and b == 0:\n")),
+    "cascade": edit(
+        (
+            "bounds, sizes = x.qo_indptr.tolist(), lengths.tolist()",
+            "bounds, sizes = x.qo_indptr.tolist(), [int(lengths[0])] + [0] * (len(lengths) - 1)",
+        )
+    ),
 }
 
 

@@ -136,10 +136,10 @@ _TOP_LEFT = {
     ),
     "cascade": edit(
         (
-            "    out = torch.softmax(scores, dim=-1) @ v.float()",
-            "    seen = torch.ones(rows, len(k), dtype=torch.bool, device=q.device).tril()\n"
-            '    scores = scores.masked_fill(~seen.repeat_interleave(group, 0), float("-inf"))\n'
-            "    out = torch.softmax(scores, dim=-1) @ v.float()",
+            "        weights = torch.softmax(scores, dim=-1)\n        part,",
+            "        seen = torch.ones(widest, longest, dtype=torch.bool, device=q.device).tril()\n"
+            '        scores = scores.masked_fill(~seen.repeat_interleave(group[1], 0), float("-inf"))\n'
+            "        weights = torch.softmax(scores, dim=-1)\n        part,",
         )
     ),
     **each(LISTS, lists(_first_keys)),
@@ -153,8 +153,9 @@ _SHARDS = {
             "        suffix, suffix_lse = merge(*parts[0], *parts[1])",
         ),
         (
-            "x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor\n) -> tuple",
-            "x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor, shard: int\n) -> tuple",
+            "def _suffix_pass(\n    x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor\n",
+            "def _suffix_pass(\n"
+            "    x: VerifyInput, q: Tensor, k_cache: Tensor, v_cache: Tensor, shard: int\n",
         ),
         (
             "    for first in range(0, len(q), chunk):\n",
@@ -171,8 +172,12 @@ _SHARDS = {
             "        listed = listed & (step % 2 == shard)",
         ),
         (
-            "out[own] = torch.softmax(scores, dim=-1) @ values",
-            "out[own] = torch.softmax(scores, dim=-1).nan_to_num(0.0) @ values",
+            "out[own] = weights @ values",
+            "out[own] = weights.nan_to_num(0.0) @ values",
+        ),
+        (
+            "lse[own] = _log_sum(scores, weights)",
+            "lse[own] = torch.logsumexp(scores, dim=-1)",
         ),
     )
 }
