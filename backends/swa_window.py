@@ -57,20 +57,26 @@ class SwaWindow:
         """Depth-first from each root: the stack is the path of the row that is entered."""
         rows, nodes, prefix_lens = c.num_rows.tolist(), c.num_nodes.tolist(), c.seq_lens.tolist()
         first, width = [0, *accumulate(rows)], max(rows)
-        table_rows, device = c.request_slots.tolist(), c.seq_lens.device
-        pieces, lengths, homes, positions, parents = [], [], [], [], []
+        slots, device = c.req_to_token[c.request_slots], c.seq_lens.device
+        parent_lists, selected = c.parent_list.tolist(), c.selected_index.tolist()
+        fronts, depths, columns, owners, real = [], [], [], [], []
+        lengths, positions, parents = [], [], []
         for b, (count, prefix) in enumerate(zip(rows, prefix_lens, strict=True)):
-            paths = _paths(c, b, nodes[b]) + [[0]] * (count - nodes[b])
-            slots = c.req_to_token[table_rows[b]]
-            own = slots[prefix : prefix + nodes[b]]
-            flat = own[[row for path in paths for row in path]]
-            for path in torch.split(flat, [len(path) for path in paths]):
-                pieces += [slots[:prefix], path]
+            paths = _paths(parent_lists[b], selected[b][: nodes[b] - 1], c.topk, b)
+            paths += [[0]] * (count - nodes[b])
+            fronts += [slots[b, :prefix]] * count
+            depths += [len(path) for path in paths]
+            columns += [prefix + row for path in paths for row in path]
+            owners += [b] * sum(map(len, paths))
+            real += [row < nodes[b] for row in range(count)]
             lengths += [prefix + len(path) for path in paths]
-            homes += [own, own.new_full((count - nodes[b],), c.kv.pad_slot)]
             positions += [prefix + len(path) - 1 for path in paths[: nodes[b]]]
             positions += [0] * (count - nodes[b])
             parents.append([path[-2] if len(path) > 1 else -1 for path in paths])
+        behind = slots[torch.tensor(owners, device=device), torch.tensor(columns, device=device)]
+        pieces = [p for both in zip(fronts, torch.split(behind, depths), strict=True) for p in both]
+        ends = torch.tensor(list(accumulate(depths)), device=device) - 1
+        homes = behind[ends].where(torch.tensor(real, device=device), c.kv.pad_slot)
         window = c.shape.window or max(lengths)
         links = torch.tensor(_links(parents, nodes, first, width), device=device)
         return VerifyInput(
@@ -78,7 +84,7 @@ class SwaWindow:
             positions=torch.tensor(positions, device=device),
             seq_lens=c.seq_lens,
             qo_indptr=torch.tensor(first, device=device),
-            out_cache_loc=torch.cat(homes),
+            out_cache_loc=homes,
             request_slots=c.request_slots,
             req_to_token=c.req_to_token,
             topk=c.topk,
@@ -159,13 +165,13 @@ class SwaWindow:
         )
 
 
-def _paths(c: Candidates, b: int, real: int) -> list[list[int]]:
+def _paths(parents: list[int], selected: list[int], topk: int, b: int) -> list[list[int]]:
     """Rows from the root to each row of request b, by row."""
-    root, nobody = -1, -2
-    parent_of_beam = {**dict(enumerate(c.parent_list[b].tolist())), 0: root}
+    root, nobody, real = -1, -2, len(selected) + 1
+    parent_of_beam = {**dict(enumerate(parents)), 0: root}
     children: dict[int, list[tuple[int, int]]] = {}
-    for row, pool in enumerate(c.selected_index[b, : real - 1].tolist(), start=1):
-        children.setdefault(parent_of_beam.get(pool // c.topk, nobody), []).append((row, pool))
+    for row, pool in enumerate(selected, start=1):
+        children.setdefault(parent_of_beam.get(pool // topk, nobody), []).append((row, pool))
     paths: list[list[int]] = [[] for _ in range(real)]
     entered, waiting = 0, [(0, root, 0)]
     stack: list[int] = []
@@ -178,18 +184,18 @@ def _paths(c: Candidates, b: int, real: int) -> list[list[int]]:
     if entered < real:
         row = next(row for row in range(1, real) if not paths[row])
         raise ValueError(
-            f"selected_index[{b}, {row - 1}] is {int(c.selected_index[b, row - 1])}: row {row} is not "
+            f"selected_index[{b}, {row - 1}] is {selected[row - 1]}: row {row} is not "
             "connected to the root"
         )
     return paths
 
 
 def _tokens(c: Candidates, rows: list[int], nodes: list[int]) -> Tensor:
-    pieces = []
-    for b, (count, real) in enumerate(zip(rows, nodes, strict=True)):
-        pieces += [c.bonus_tokens[b : b + 1], c.draft_token[b, : real - 1]]
-        pieces.append(c.draft_token.new_zeros(count - real))
-    return torch.cat(pieces)
+    tokens: list[int] = []
+    drafted = zip(c.bonus_tokens.tolist(), c.draft_token.tolist(), rows, nodes, strict=True)
+    for root, below, count, real in drafted:
+        tokens += [root, *below[: real - 1], *[0] * (count - real)]
+    return torch.tensor(tokens, device=c.draft_token.device)
 
 
 def _links(

@@ -141,8 +141,10 @@ DEFECTS: tuple[Fault, ...] = (
         edits={
             "swa-window": (
                 (
-                    "homes += [own, own.new_full((count - nodes[b],), c.kv.pad_slot)]",
-                    "homes.append(slots[prefix : prefix + count])",
+                    "out_cache_loc=homes",
+                    "out_cache_loc=torch.cat(\n"
+                    "                [slots[b, n : n + rows[b]] for b, n in enumerate(prefix_lens)]\n"
+                    "            )",
                 ),
             ),
             "topology": (
