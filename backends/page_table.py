@@ -102,6 +102,8 @@ class PageTable:
         # Past its end a line's first slot inside the window is named again, at weight 0.
         cells = (lengths - reach)[:, None] + step * listed
         slots, distance = table.gather(1, cells), lengths[:, None] - 1 - cells
+        # Once, and not for each row that reads a key.
+        keys, values = (cache.float().contiguous() for cache in (k_cache, v_cache))
         ranked = reach.argsort()  # so that lines of a chunk are about equally long
         for own, width in _chunks(reach[ranked], longest, k_cache):
             rows = ranked[own]
@@ -111,8 +113,8 @@ class PageTable:
                 slots[rows, :width],
                 listed[rows, :width],
                 distance[rows, :width],
-                k_cache,
-                v_cache,
+                keys,
+                values,
             )
         kv_indptr = pad(reach.cumsum(0), (1, 0))
         declared = {
@@ -282,14 +284,14 @@ def _softmax_over(
     k_cache: Tensor,
     v_cache: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`q` (n, Hq, D) float32; `slots`, `listed` and `distance` (n, L).
+    """`q` (n, Hq, D) and caches float32; `slots`, `listed` and `distance` (n, L).
 
     Out (n, Hq, Dv) float32, and natural-log lse (n, Hq) of the keys alone.
     """
     (rows, heads, _), (_, kv_heads, v_dim) = q.shape, v_cache.shape
     lanes = slots[:, None] * kv_heads + torch.arange(kv_heads, device=q.device)[:, None]
     lanes, shape = lanes.flatten(), (rows * kv_heads, slots.shape[1], -1)
-    keys = k_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
+    keys = k_cache.flatten(0, 1).index_select(0, lanes).view(shape)
     scores = torch.bmm(q.reshape(rows * kv_heads, heads // kv_heads, -1), keys.transpose(1, 2))
     scores = scores * x.shape.score_scale
     if x.k_scale is not None:
@@ -306,7 +308,7 @@ def _softmax_over(
         # One more column, whose weight meets no value.
         scores = torch.cat([scores, x.sinks.repeat(rows).view(*scores.shape[:2], 1)], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : slots.shape[1]]
-    values = v_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)
+    values = v_cache.flatten(0, 1).index_select(0, lanes).view(shape)
     out = torch.bmm(weights, values).view(rows, kv_heads, -1, v_dim)
     if x.v_scale is not None:
         out = out * x.v_scale[:, None, None]

@@ -110,6 +110,8 @@ class SwaWindow:
         last, queries, sizes = indptr[1:][order] - 1, q[order], kept.tolist()
         # A key costs its lanes of K, or a score of each query head.
         keys = _GATHERED[q.device.type] // max(k_cache.shape[1:].numel(), q.shape[1])
+        # Once, and not for each row that reads a key.
+        held = [cache.float().contiguous() for cache in (k_cache, v_cache)]
         parts = []
         for rows in _alike(sizes, keys):
             shortest, longest = sizes[rows.start], sizes[rows.stop - 1]
@@ -117,7 +119,7 @@ class SwaWindow:
             size = kept[rows, None]
             slots = indices[last[rows, None] - before.minimum(size - 1)]
             hidden = before >= size if shortest < longest else None
-            parts.append(_attend_lists(x, queries[rows], slots, hidden, k_cache, v_cache))
+            parts.append(_attend_lists(x, queries[rows], slots, hidden, *held))
         place = order.argsort()
         out, lse = (torch.cat(part)[place] for part in zip(*parts, strict=True))
         declared = {"kv_indptr": indptr, "kv_indices": indices, "kv_start": start}
@@ -241,7 +243,8 @@ def _attend_lists(
     k_cache: Tensor,
     v_cache: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`q` (n, Hq, D), `slots` (n, L), all read where `hidden` (n, L) is not: out (n, Hq, Dv), lse (n, Hq).
+    """`q` (n, Hq, D), `slots` (n, L), all read where `hidden` (n, L) is not, of caches in float32: out
+    (n, Hq, Dv), lse (n, Hq).
 
     The lse is the natural log of the keys alone.
     """
@@ -275,6 +278,6 @@ def _attend_lists(
 
 
 def _lines(cache: Tensor, lines: Tensor, scale: Tensor | None) -> Tensor:
-    """(lines, lanes) float32 of the cache with slot and head flattened; codes times their scale."""
-    held = cache.flatten(0, 1).index_select(0, lines).float()
+    """(lines, lanes) of the cache with slot and head flattened; codes times their scale."""
+    held = cache.flatten(0, 1).index_select(0, lines)
     return held if scale is None else held * scale[lines % len(scale), None]

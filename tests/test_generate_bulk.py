@@ -62,8 +62,8 @@ def test_each_backend_gets_cases_that_it_takes() -> None:
     found = sources(able)
     for name, capabilities in able.items():
         own = cases(found, name)
-        assert len(own) == 20
-        assert [capabilities.refusal(case, "cuda") for case in own] == [None] * 20
+        assert len(own) == 24
+        assert [capabilities.refusal(case, "cuda") for case in own] == [None] * 24
     assert len(cases(found, "any")[0].requests) == 128
     widths = {request.num_rows for case in cases(found, "uniform") for request in case.requests}
     assert len(cases(found, "uniform")[0].requests) == 128
@@ -71,7 +71,7 @@ def test_each_backend_gets_cases_that_it_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    "rest", [{"device": "cpu"}, {"profile": "ci"}, {"profile": "nightly"}, {"examples": 53}]
+    "rest", [{"device": "cpu"}, {"profile": "ci"}, {"profile": "nightly"}, {"examples": 44}]
 )
 def test_there_is_none_where_launches_are_slow_or_few_cases_are_asked_for(
     rest: dict[str, Any],

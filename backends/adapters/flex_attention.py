@@ -39,8 +39,8 @@ except ImportError as error:
     ) from error
 
 _CLASSES = 4096
-_SCORES = 1 << 28
-"""Scores of one call, unless one request alone has more: 1 GiB in float32."""
+_SCORES = 1 << 26
+"""Scores of one call, unless one request alone has more: 256 MiB in float32."""
 
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 

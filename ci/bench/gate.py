@@ -4,8 +4,8 @@
 
 Starts `treeproof check` as `gate.sh` does, over every installed backend that attends unless some are named, and
 follows its run folder. A gate begins with launches of 128 requests, in two dtypes and two layouts of the mask in
-turn: warm-up is over when every backend has been checked on four of them. From then on distinct trees are counted
-for so many seconds. Prints them by backend, the seconds that its checks took, and failures. Exits 1 where a backend
+turn: warm-up is over when every backend has been checked on one of each kind. From then on distinct trees are
+counted for so many seconds. Prints them by backend, the seconds that its checks took, and failures. Exits 1 where a backend
 has fewer than `--at-least`, 2 where the warm-up did not end.
 """
 
@@ -68,7 +68,8 @@ class Followed:
 class Backend:
     """What one has been checked on. `seconds` are of its checks after warm-up."""
 
-    warm: int = 0
+    warm: set[int] = field(default_factory=set)
+    """Kinds of launches of many requests."""
     trees: set[str] = field(default_factory=set)
     seconds: float = 0.0
     checks: int = 0
@@ -86,7 +87,7 @@ def follow(
             print(f"the check ended before, with exit code {check.returncode}")
             return 2
         if warm is None and time.monotonic() - began > given.warm_up:
-            slow = [name for name, backend in backends.items() if backend.warm < KINDS]
+            slow = [name for name, backend in backends.items() if len(backend.warm) < KINDS]
             print(f"warm-up did not end in {given.warm_up:g} s: {', '.join(slow)}")
             return 2
         for event in run.new():
@@ -99,14 +100,15 @@ def follow(
             for checked in waiting.pop(case):
                 failed += [f"{checked.backend}: {f.message}" for f in checked.failures]
                 judged = any(cell.status == "pass" for cell in checked.cells)
-                backend, trees = backends[checked.backend], run.cases[case].trees
+                backend, drawn = backends[checked.backend], run.cases[case]
                 if warm is None:
-                    backend.warm += "-bulk-" in run.cases[case].unit
+                    if "-bulk-" in drawn.unit:
+                        backend.warm.add(int(drawn.unit.rpartition("-")[2]) % KINDS)
                 elif judged:
-                    backend.trees.update(trees)
+                    backend.trees.update(drawn.trees)
                     backend.seconds += sum(checked.seconds.values())
                     backend.checks += 1
-        if warm is None and all(backend.warm >= KINDS for backend in backends.values()):
+        if warm is None and all(len(backend.warm) == KINDS for backend in backends.values()):
             warm = time.monotonic()
             print(f"warm after {warm - began:.0f} s", flush=True)
     for name, backend in backends.items():

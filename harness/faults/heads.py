@@ -66,8 +66,8 @@ _ROLLED = {
     ),
     "page-table": edit(
         (
-            "values = v_cache.flatten(0, 1).index_select(0, lanes).float().view(shape)",
-            "values = v_cache.flatten(0, 1).index_select(0, lanes).float().view(shape).roll(1, 1)",
+            "values = v_cache.flatten(0, 1).index_select(0, lanes).view(shape)",
+            "values = v_cache.flatten(0, 1).index_select(0, lanes).view(shape).roll(1, 1)",
         )
     ),
     "swa-window": edit(
