@@ -251,23 +251,28 @@ def test_a_torch_that_is_too_old_makes_the_backend_unavailable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "rows"),
-    [(1, [3, 3, 8, 3]), (600, [6, 8, 3]), (flex_attention._SCORES, [17])],
+    ("scores", "calls"),
+    [
+        (1, [(1, 3), (1, 3), (1, 3), (1, 8)]),
+        (600, [(3, 3), (1, 8)]),
+        (flex_attention._SCORES, [(4, 8)]),
+    ],
 )
 def test_a_batch_with_too_many_scores_for_one_call_is_right_in_several(
-    scores: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+    scores: int, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FORK has 3 x 4 x 4 scores, SIX 8 x 29 x 4, and both forks together 6 x 8 x 4."""
+    """Four heads: a FORK has 3 x 4 x 4 scores, and SIX 8 x 17 x 4 in a window of nine; filled up to SIX, all four
+    have 2,176."""
     monkeypatch.setattr(flex_attention, "_SCORES", scores)
-    calls: list[int] = []
+    seen: list[tuple[int, int]] = []
     right = flex_attention.flex_attention
 
     def counted(q: torch.Tensor, *given: Any, **options: Any) -> Any:
-        calls.append(q.shape[2])
+        seen.append((q.shape[0], q.shape[2]))
         return right(q, *given, **options)
 
     monkeypatch.setattr(flex_attention, "flex_attention", counted)
     case = case_of(FORK, FORK, SIX, FORK, window=9, sinks=True)
     result = checked(case)
     assert not result.failures, result.failures[0].message
-    assert calls[: len(rows)] == rows
+    assert seen[: len(calls)] == calls

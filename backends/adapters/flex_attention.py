@@ -1,7 +1,7 @@
 """Backends `flex-attention` and `flex-attention-compiled`: torch's FlexAttention, the tree as a `mask_mod`.
 
-One call for a batch, unless it has too many scores: the keys are the prefix slots of all requests and
-then all verify rows, and the mask keeps requests apart. The mask is read in whichever of the three layouts it has;
+A batch of requests a call: the keys of each are its prefix slots and then its verify rows, padded to the
+most of them. The mask is read in whichever of the three layouts it has;
 a window is cut by logical index, that of a verify row being its position. Softcap and ALiBi are a
 `score_mod`, and sinks one key more, whose value is 0 and whose score is the sink.
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from treeproof.backends.adapters import tree_mask
-from treeproof.backends.adapters.tree_mask import owner, tree_cells
+from treeproof.backends.adapters.tree_mask import tree_cells
 from treeproof.backends.reference.store import at_slots, store_kv
 from treeproof.contract.backend import BackendUnavailable
 from treeproof.contract.capabilities import Capabilities, Device, Numerics
@@ -39,8 +39,8 @@ except ImportError as error:
     ) from error
 
 _CLASSES = 4096
-_SCORES = 1 << 26
-"""Scores of one call, unless one request alone has more: 256 MiB in float32."""
+_SCORES = 1 << 28
+"""Scores of one call, unless one request alone has more: 1 GiB in float32."""
 
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 
@@ -115,128 +115,137 @@ def _attend(
     v_cache: Tensor,
 ) -> Attended:
     store_kv(x, k, v, k_cache, v_cache)
-    keys, cells = _keys(x), tree_cells(x)
-    done = []
-    for rows, prefix in _parts(x, keys):
-        own = keys.of(rows, prefix)
-        at = at_slots(keys.slots[prefix], x.kv)
-        k_own, v_own = torch.cat([k_cache[at], k[rows]]), torch.cat([v_cache[at], v[rows]])
-        done.append(_attend_part(flex, x, q[rows], k_own, v_own, rows, own, cells[rows]))
-    out, lse = (torch.cat(pieces) for pieces in zip(*done, strict=True))
+    assert x.kv_indptr is not None
+    out = q.new_empty(*q.shape[:2], v.shape[2])
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    cells = tree_cells(x)
+    lengths = torch.stack([x.qo_indptr.diff(), x.kv_indptr.diff()]).tolist()
+    for requests in _parts(*lengths, x.shape.window, x.shape.num_q_heads):
+        of = torch.tensor(requests, device=q.device)
+        rows, is_row = _rows(x, of)
+        keys = _keys(x, of, rows, is_row)
+        at = at_slots(keys.slots, x.kv)
+        k_all, v_all = (
+            torch.cat([cache[at], own[rows]], dim=1) for cache, own in ((k_cache, k), (v_cache, v))
+        )
+        found, found_lse = _call(
+            flex, x, q[rows], k_all, v_all, keys, _visible(x, rows, keys, cells)
+        )
+        out[rows[is_row]], lse[rows[is_row]] = found[is_row], found_lse[is_row]
     return Attended(out=out, lse=lse)
 
 
-def _attend_part(
+def _call(
     flex: Callable[..., Any],
     x: VerifyInput,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    rows: slice,
     keys: _Keys,
-    cells: Tensor,
+    visible: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`q` (R, Hq, D), `k` and `v` (L, Hkv, lanes), `cells` (R, Nmax): out (R, Hq, Dv) and lse (R, Hq)."""
-    positions = x.positions[rows]
-    visible = _visible(positions, keys, cells, x.shape.window)
+    """`q` (n, R, Hq, D), `k` and `v` (n, L, Hkv, lanes), `visible` (n, R, L): out and lse (n, R, Hq)."""
     if x.sinks is not None:
         visible = pad(visible, (0, 1), value=True)
         k, v = (pad(t, (0, 0, 0, 0, 0, 1)) for t in (k, v))
 
-    def mask_mod(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        return visible[row, key]
+    def mask_mod(request: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return visible[request, row, key]
 
+    requests, rows, columns = visible.shape
+    mask = create_block_mask(mask_mod, requests, None, rows, columns, device=q.device)
     out, aux = flex(
-        _batched(q),
-        _batched(k),
-        _batched(v),
-        score_mod=_score_mod(x, positions, keys),
-        block_mask=create_block_mask(mask_mod, None, None, len(q), len(k), device=q.device),
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        score_mod=_score_mod(x, keys),
+        block_mask=mask,
         scale=x.shape.score_scale,
         enable_gqa=True,
         return_aux=AuxRequest(lse=True),
     )
-    return out[0].transpose(0, 1), aux.lse[0].transpose(0, 1)
+    return out.transpose(1, 2), aux.lse.transpose(1, 2)
 
 
-def _batched(t: Tensor) -> Tensor:
-    """(rows, heads, D) to (1, heads, rows, D)."""
-    return t.transpose(0, 1)[None]
+def _parts(
+    rows: list[int], prefixes: list[int], window: int | None, heads: int
+) -> Iterator[list[int]]:
+    """Requests with about as many keys, as many at a time as have few enough scores when all are padded to
+    the most rows and keys among them."""
+    reach = [min(prefix, window or prefix) for prefix in prefixes]
+    part: list[int] = []
+    most_rows = most_keys = 0
+    for b in sorted(range(len(rows)), key=lambda b: reach[b] + rows[b]):
+        most_rows, most_keys = max(most_rows, rows[b]), max(most_keys, reach[b])
+        scores = (len(part) + 1) * heads * most_rows * (most_keys + most_rows)
+        if part and scores > _SCORES:
+            yield part
+            part, most_rows, most_keys = [], rows[b], reach[b]
+        part.append(b)
+    yield part
+
+
+def _rows(x: VerifyInput, of: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, R) verify rows of the requests `of` (n,), padded with the root; and which of them are no padding."""
+    counts = x.qo_indptr.diff()[of]
+    row = torch.arange(int(counts.max()), device=of.device)
+    is_row = row < counts[:, None]
+    return x.qo_indptr[of, None] + row * is_row, is_row
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """L keys: those of the prefixes, request by request, then verify rows."""
+    """L keys of each of n requests: C of its prefix, then its R verify rows."""
 
-    slots: Tensor  # (L - rows,) of the prefix keys
-    request: Tensor  # (L,)
-    index: Tensor  # (L,) logical index
-    column: Tensor  # (L,) column in the tree block of the mask; -1 in the prefix
-
-    def of(self, rows: slice, prefix: slice) -> _Keys:
-        """Those of some requests: prefix keys `prefix`, and verify rows `rows`."""
-        behind = len(self.slots)
-        own = slice(behind + rows.start, behind + rows.stop)
-        picked = (torch.cat([t[prefix], t[own]]) for t in (self.request, self.index, self.column))
-        return _Keys(self.slots[prefix], *picked)
+    slots: Tensor  # (n, C) of the prefix keys; the root's where there is none
+    there: Tensor  # (n, L) bool: a key, and no padding
+    index: Tensor  # (n, L) logical index
 
 
-def _keys(x: VerifyInput) -> _Keys:
+def _keys(x: VerifyInput, of: Tensor, rows: Tensor, is_row: Tensor) -> _Keys:
     assert x.kv_indptr is not None
     assert x.kv_indices is not None
-    of_row, local_row = owner(x.qo_indptr, len(x.draft_token))
-    request, column = owner(x.kv_indptr, int(x.kv_indptr[-1]))
-    if x.shape.window is not None:
-        # Slots before the root's window may have been given back: no row reaches them.
-        held = column > x.kv_indptr.diff()[request] - x.shape.window
-        request, column = request[held], column[held]
+    first, prefix = x.kv_indptr[of, None], x.kv_indptr.diff()[of, None]
+    # Slots before the root's window may have been given back: no row reaches them.
+    begin = prefix * 0 if x.shape.window is None else (prefix + 1 - x.shape.window).clamp(min=0)
+    step = torch.arange(int((prefix - begin).max()), device=of.device)
+    column = begin + step
+    there = column < prefix
+    # `kv_indices` is empty where all prefixes are.
+    listed = pad(x.kv_indices, (0, 1))[torch.where(there, first + column, 0)]
     return _Keys(
-        slots=x.kv_indices[x.kv_indptr[request] + column],
-        request=torch.cat([request, of_row]),
-        index=torch.cat([column, x.positions]),
-        column=torch.cat([torch.full_like(column, -1), local_row]),
+        slots=torch.where(there, listed, x.out_cache_loc[rows[:, :1]]),
+        there=torch.cat([there, is_row], dim=1),
+        index=torch.cat([column, x.positions[rows]], dim=1),
     )
 
 
-def _parts(x: VerifyInput, keys: _Keys) -> Iterator[tuple[slice, slice]]:
-    """Verify rows and prefix keys of as many requests at a time as have few enough scores: an eager call
-    computes those of each row with each key, whosever it is."""
-    prefix = keys.request[: len(keys.slots)]
-    bounds = torch.searchsorted(prefix, torch.arange(len(x.qo_indptr), device=prefix.device))
-    row_at, key_at = torch.stack([x.qo_indptr, bounds]).tolist()
-    first, heads = 0, x.shape.num_q_heads
-    for end in range(1, len(row_at)):
-        following = min(end + 1, len(row_at) - 1)
-        rows, columns = row_at[following] - row_at[first], key_at[following] - key_at[first]
-        if end == following or rows * (columns + rows) * heads > _SCORES:
-            yield slice(row_at[first], row_at[end]), slice(key_at[first], key_at[end])
-            first = end
-
-
-def _visible(positions: Tensor, keys: _Keys, cells: Tensor, window: int | None) -> Tensor:
-    """(R, L) bool: own request, in the prefix or set in the mask, and inside the window."""
-    same = keys.request[-len(positions) :, None] == keys.request
-    visible = same & ((keys.column < 0) | cells[:, keys.column.clamp(min=0)])
-    if window is not None:
-        visible &= keys.index > positions[:, None] - window
+def _visible(x: VerifyInput, rows: Tensor, keys: _Keys, cells: Tensor) -> Tensor:
+    """(n, R, L) bool: in the prefix or set in the mask, and inside the window; `cells` (T, Nmax)."""
+    in_prefix = torch.ones_like(keys.slots, dtype=torch.bool)[:, None].expand(-1, rows.shape[1], -1)
+    visible = (
+        torch.cat([in_prefix, cells[rows][:, :, : rows.shape[1]]], dim=2) & keys.there[:, None]
+    )
+    if x.shape.window is not None:
+        visible &= keys.index[:, None] > x.positions[rows][:, :, None] - x.shape.window
     return visible
 
 
-def _score_mod(x: VerifyInput, positions: Tensor, keys: _Keys) -> Callable[..., Tensor] | None:
+def _score_mod(x: VerifyInput, keys: _Keys) -> Callable[..., Tensor] | None:
     """What becomes of a scaled score: capped, biased, and at the last key the sink instead."""
     cap, slopes, sinks = x.shape.softcap, x.alibi_slopes, x.sinks
     if cap is None and slopes is None and sinks is None:
         return None
     # Captured as tensors, numbers are no part of what is compiled.
-    limit = positions.new_tensor(cap or 1.0, dtype=torch.float32)
-    last = positions.new_tensor(len(keys.index))
-    index = pad(keys.index, (0, 1))
+    limit = x.positions.new_tensor(cap or 1.0, dtype=torch.float32)
+    last = x.positions.new_tensor(keys.index.shape[1])
+    index, own = pad(keys.index, (0, 1)), keys.index[:, keys.slots.shape[1] :]
 
-    def score_mod(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+    def score_mod(score: Tensor, request: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         if cap is not None:
             score = limit * torch.tanh(score / limit)
         if slopes is not None:
-            score = score - slopes[head] * (positions[row] - index[key])
+            score = score - slopes[head] * (own[request, row] - index[request, key])
         if sinks is not None:
             score = torch.where(key == last, sinks[head], score)
         return score
