@@ -119,8 +119,8 @@ def _attend(
     out = q.new_empty(*q.shape[:2], v.shape[2])
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     cells = tree_cells(x)
-    lengths = torch.stack([x.qo_indptr.diff(), x.kv_indptr.diff()]).tolist()
-    for requests in _parts(*lengths, x.shape.window, x.shape.num_q_heads):
+    counts, prefixes = torch.stack([x.qo_indptr.diff(), x.kv_indptr.diff()]).tolist()
+    for requests in _parts(counts, prefixes, x.shape.window, x.shape.num_q_heads):
         of = torch.tensor(requests, device=q.device)
         rows, is_row = _rows(x, of)
         keys = _keys(x, of, rows, is_row)
