@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from treeproof.contract.event import Checked
 from treeproof.contract.failure import PROBES
 from treeproof.contract.registry import load
 from treeproof.engine.check import CheckOptions, check_case
+from treeproof.engine.checks import stale
 from treeproof.faults.smallest import FORK, case, request
 from treeproof.properties.probes import memory
 from treeproof.properties.probes.memory import Leak, Meter, leak
@@ -212,6 +214,27 @@ def test_a_backend_that_keeps_something_of_each_step_fails_its_contract(
     assert failure.message.startswith("memory from malloc grows by ")
     assert "each of 528 steps of build, attend, accept, commit on the same case" in failure.message
     assert checked(make, probes=frozenset(PROBES) - {"memory"}).failures == ()
+
+
+def test_what_grows_as_well_without_the_backend_is_no_leak_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a driver does that a profiler was attached to: with each launch, whoever makes it."""
+    kept: list[torch.Tensor] = []
+    right = stale.garble
+
+    def launches(*given: Any) -> Any:
+        kept.append(torch.empty(200))
+        return right(*given)
+
+    monkeypatch.setattr(stale, "garble", launches)
+    result = checked(PageTable)
+
+    assert result.failures == ()
+    (cell,) = [cell for cell in result.cells if "grows" in cell.reason]
+    assert (cell.identity, cell.status) == ("contract", "not-checked")
+    assert "memory from malloc" in cell.reason
+    assert re.search(r"by [\d,]+ bytes, and without this backend by [\d,]+$", cell.reason)
 
 
 def test_one_that_keeps_fifty_and_no_more_passes() -> None:

@@ -85,10 +85,11 @@ def meters(device: torch.device) -> tuple[Meter, ...]:
     return tuple(found)
 
 
-def leak(call: Callable[[], object], device: torch.device) -> Leak | None:
-    """What grows with each call, if anything does. Memory that another process takes of the same device
-    is told from it by a rest, in which nothing is called and nothing may grow."""
-    suspects = {meter.name: meter for meter in meters(device)}
+def leak(call: Callable[[], object], device: torch.device, of: str | None = None) -> Leak | None:
+    """What grows with each call, if anything does; with `of`, whether the memory of that name does. Memory
+    that another process takes of the same device is told from it by a rest, in which nothing is called and
+    nothing may grow."""
+    suspects = {meter.name: meter for meter in meters(device) if of in (None, meter.name)}
     if not suspects or _profiler_enabled():  # a profile grows with each call, too
         return None
     with _only_new_garbage():

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from torch import Tensor
+
+from treeproof.backends.reference import Reference
+from treeproof.backends.reference.store import store_kv
+from treeproof.contract.backend import describe
+from treeproof.contract.inputs import Attended, VerifyInput
 from treeproof.engine.checks.stale import one_round
 from treeproof.engine.checks.trial import Trial
 from treeproof.engine.watchdog import work_of
-from treeproof.properties.probes.memory import leak
+from treeproof.properties.probes.memory import Leak, leak
 from treeproof.properties.violation import Violation, contract_failure
 
 _ONE_IN = 8
@@ -15,6 +23,14 @@ _MOST_WORK = 1e7
 
 _STAGES = ("build", "attend", "accept", "commit")
 """Those of a step."""
+
+
+class _NoBackend(Reference):
+    """What treeproof itself does for a step, whose attention is zeros."""
+
+    def attend(self, x: VerifyInput, q: Tensor, k: Tensor, v: Tensor, *caches: Tensor) -> Attended:
+        store_kv(x, k, v, *caches)
+        return Attended(out=q.new_zeros(*q.shape[:2], v.shape[2]))
 
 
 def judge_memory(trial: Trial) -> None:
@@ -33,9 +49,25 @@ def judge_memory(trial: Trial) -> None:
         except Violation as violation:
             trial.broke(violation)
             return
-    if found is None:
+        if found is None:
+            return
+        control = _without(trial, found.name)
+    if control is not None:
+        trial.not_checked(
+            "contract", "measured", "all",
+            f"whether {found.name} grows with each step was not seen: it grows by {found.bytes_a_call:,.0f} "
+            f"bytes, and without this backend by {control.bytes_a_call:,.0f}",
+        )  # fmt: skip
         return
     steps = f"{found.calls} steps of {', '.join(stages)} on the same case"
     message = f"{found.name} grows by {found.bytes_a_call:,.0f} bytes with each of {steps}"
     with trial.probing("memory"):
         trial.note(contract_failure("leaks-memory", "all", message))
+
+
+def _without(trial: Trial, name: str) -> Leak | None:
+    """Whether the memory of this name grows with each step that has nothing of the backend: what a driver or a
+    profiler keeps of every launch is not the backend's."""
+    other = Trial(describe(_NoBackend, "none"), trial.options, trial.prepared)
+    step = partial(one_round, other, _NoBackend(), trial.scene, trial.prepared.candidates)
+    return leak(step, trial.scene.device, name)
