@@ -103,6 +103,22 @@ def test_what_comes_first_does_so_for_the_backends_of_each_group(sources: list[S
         assert found[:2] == [True, True]
 
 
+def test_launches_of_many_requests_keep_their_order_so_that_all_kinds_of_them_come_soon() -> None:
+    """By classes some kinds were put off until half of the launches were over: a backend that takes one layout of
+    the mask alone gets all in that one."""
+    able = {
+        "any": Capabilities(devices={"cuda"}),
+        "half": Capabilities(devices={"cuda"}, dtypes={"bfloat16"}),
+        "full": Capabilities(devices={"cuda"}, mask_modes={"FULL_MASK"}, row_order="parent-first"),
+    }
+    settings = RunSettings(backends=tuple(able), profile="gpu", device="cuda", time_limit=600.0)
+    bulk = [source for source in drawn_sources(settings, able) if source.first]
+    ordered = budgeted(bulk, {name: known(False) for name in able}, 60.0)
+    for name in able:
+        units = [s.name for s in ordered if name in (s.backends or ())]
+        assert units == [f"gpu-0-bulk-{i}" for i in range(24)]
+
+
 def test_the_class_that_a_backend_was_least_checked_on_comes_first(sources: list[Source]) -> None:
     times = Counter(tag for source in sources if not source.last for tag in classes(source))
     rare = min(times.keys() - classes(sources[0]), key=lambda tag: (times[tag], tag))

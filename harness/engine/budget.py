@@ -98,12 +98,14 @@ def _least_covered_first(
     parts: Sequence[_Part], counts: Mapping[str, Counter[str]]
 ) -> list[Source]:
     """Again and again the part with the class that one of its backends was least checked on; of those
-    the one with most such classes. Sources that come first or last do. Adds to `counts` as if all were
-    checked.
+    the one with most such classes. Sources that come last do; those that come first keep their order, in
+    which kinds of launches follow one another. Adds to `counts` as if all were checked.
     """
 
     def key(i: int) -> tuple[int, int, int, int]:
         part = parts[i]
+        if part.source.first:
+            return _rank(part.source), 0, 0, i
         found = Counter(
             counts[name][tag]
             for name in part.backends
