@@ -89,9 +89,9 @@ _READS: tuple[Fault, ...] = (
         edits={
             "page-table": (
                 (
-                    "listed = step < reach[own, None]",
+                    "listed = step < reach[:, None]",
                     "root = reach[x.qo_indptr[:-1]].repeat_interleave(x.qo_indptr.diff())\n"
-                    "            listed = step < torch.minimum(reach, root)[own, None]",
+                    "        listed = step < torch.minimum(reach, root)[:, None]",
                 ),
             ),
         },
