@@ -11,7 +11,7 @@ import ctypes
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -85,11 +85,13 @@ def meters(device: torch.device) -> tuple[Meter, ...]:
     return tuple(found)
 
 
-def leak(call: Callable[[], object], device: torch.device, of: str | None = None) -> Leak | None:
-    """What grows with each call, if anything does; with `of`, whether the memory of that name does. Memory
-    that another process takes of the same device is told from it by a rest, in which nothing is called and
-    nothing may grow."""
-    suspects = {meter.name: meter for meter in meters(device) if of in (None, meter.name)}
+def leak(
+    call: Callable[[], object], device: torch.device, unasked: Collection[str] = ()
+) -> Leak | None:
+    """What grows with each call, if anything does but the memory of `unasked` names. Memory that another
+    process takes of the same device is told from it by a rest, in which nothing is called and nothing may
+    grow."""
+    suspects = {meter.name: meter for meter in meters(device) if meter.name not in unasked}
     if not suspects or _profiler_enabled():  # a profile grows with each call, too
         return None
     with _only_new_garbage():
