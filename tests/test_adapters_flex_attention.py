@@ -169,10 +169,14 @@ def test_the_compiled_backend_calls_what_torch_compile_gives_it(
     assert compiled == [{"dynamic": True, "fullgraph": True}]
 
 
-def test_evicted_pages_and_negative_slots_in_the_lists_are_never_read() -> None:
+@pytest.mark.parametrize("requests", [(SIX,), (SIX, FORK)], ids=["alone", "beside a shorter one"])
+def test_evicted_pages_and_negative_slots_in_the_lists_are_never_read(
+    requests: tuple[Request, ...],
+) -> None:
+    """A shorter one is filled up, and not with a page that was given back."""
     layout = KVLayout(page_size=2, num_slots=64, pad_slot=-1, page_table_pad=-1, evicted=True)
 
-    result = checked(replace_layout(case_of(SIX, window=5), layout))
+    result = checked(replace_layout(case_of(*requests, window=5), layout))
 
     assert result.failures == ()
 
