@@ -255,19 +255,22 @@ def test_a_torch_that_is_too_old_makes_the_backend_unavailable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "calls"),
+    ("scores", "longer", "calls"),
     [
-        (1, [(1, 3), (1, 3), (1, 3), (1, 8)]),
-        (600, [(3, 3), (1, 8)]),
-        (flex_attention._SCORES, [(4, 8)]),
+        (1, 256, [(1, 3), (1, 3), (1, 3), (1, 8)]),
+        (600, 256, [(3, 3), (1, 8)]),
+        (flex_attention._SCORES, 256, [(4, 8)]),
+        (flex_attention._SCORES, 7, [(4, 8)]),
+        (flex_attention._SCORES, 6, [(3, 3), (1, 8)]),
     ],
 )
-def test_a_batch_with_too_many_scores_for_one_call_is_right_in_several(
-    scores: int, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_would_be_filled_up_too_much_is_right_in_several_calls(
+    scores: int, longer: int, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four heads: a FORK has 3 x 4 x 4 scores, and SIX 8 x 17 x 4 in a window of nine; filled up to SIX, all four
-    have 2,176."""
+    have 2,176. A FORK has a prefix of one key, the window of SIX nine."""
     monkeypatch.setattr(flex_attention, "_SCORES", scores)
+    monkeypatch.setattr(flex_attention, "_ANY_LENGTH", longer)
     seen: list[tuple[int, int]] = []
     right = flex_attention.flex_attention
 

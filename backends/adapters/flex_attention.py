@@ -41,6 +41,8 @@ except ImportError as error:
 _CLASSES = 4096
 _SCORES = 1 << 28
 """Scores of one call, unless one request alone has more: 1 GiB in float32."""
+_ANY_LENGTH = 256
+"""Prefix keys that a request may be filled up by for less than what a call of its own would cost."""
 
 READS = tree_mask.READS | {"positions", "out_cache_loc", "kv_indices", "sinks", "alibi_slopes"}
 
@@ -170,15 +172,15 @@ def _call(
 def _parts(
     rows: list[int], prefixes: list[int], window: int | None, heads: int
 ) -> Iterator[list[int]]:
-    """Requests with about as many keys, as many at a time as have few enough scores when all are padded to
-    the most rows and keys among them."""
+    """Requests with about as many keys, none above twice the fewest of a part, and as many at a time as have few
+    enough scores when all are padded to the most rows and keys among them."""
     reach = [min(prefix, window or prefix) for prefix in prefixes]
     part: list[int] = []
     most_rows = most_keys = 0
     for b in sorted(range(len(rows)), key=lambda b: reach[b] + rows[b]):
         most_rows, most_keys = max(most_rows, rows[b]), max(most_keys, reach[b])
         scores = (len(part) + 1) * heads * most_rows * (most_keys + most_rows)
-        if part and scores > _SCORES:
+        if part and (scores > _SCORES or reach[b] > 2 * reach[part[0]] + _ANY_LENGTH):
             yield part
             part, most_rows, most_keys = [], rows[b], reach[b]
         part.append(b)
