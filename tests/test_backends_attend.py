@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backend_scene import BACKENDS, SITUATIONS, Scene, case_of
+from backend_scene import BACKENDS, CHAIN, ROOT, SITUATIONS, Scene, Situation, case_of
 
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.inputs import TENSOR_FIELDS
@@ -166,6 +166,39 @@ def test_nan_in_what_a_row_must_not_read_stays_out_where_that_is_promised(name, 
     loud = scene.attend(backend, x, k, v)
     others = [row for *_, row in scene.real_rows() if row not in (2, 6, 4)]
     assert torch.equal(quiet.out[others], loud.out[others])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("prefixes", [(30, 17, 40), (30, 2, 40), (30, 0, 40)], ids=str)
+def test_a_slot_of_nobody_is_not_read_to_fill_up_a_request_beside_longer_ones(name, prefixes):
+    """Not even at weight 0: 0 times NaN is NaN, whether or not a backend promises anything of hidden rows."""
+    situation = replace(SITUATIONS["evicted-pages"], prefixes=prefixes, table_pad=-1, pad_slot=-1)
+    scene, backend = Scene(situation, nobody=float("nan")), load(name).make()
+    assert scene.wrong_rows(scene.attend(backend, scene.built(backend))) == set()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in BACKENDS if load(name).capabilities.nan_safe], ids=str
+)
+def test_a_root_that_is_outside_a_window_stays_out_beside_a_request_with_keys_for_all_rows(name):
+    """All rows of ROOT share keys of the prefix, and those of CHAIN share none, not even the root."""
+    situation = Situation(trees=(CHAIN, ROOT), prefixes=(9, 7), pads=(0, 0), window=4)
+    scene, backend = Scene(situation), load(name).make()
+    x = backend.build(scene.candidates())
+    v = scene.rows_v.clone()
+    v[0] = float("nan")
+    loud = scene.attend(backend, x, v=v)
+    assert loud.out[:4].isnan().all()
+    assert scene.wrong_rows(loud) == {0, 1, 2, 3}
+
+
+def test_cells_past_the_end_of_a_line_are_not_read():
+    scene, backend = Scene(SITUATIONS["ragged-batch"]), load("page-table").make()
+    x = backend.build(scene.candidates())
+    past = torch.arange(x.page_table.shape[1]) >= x.cache_seqlens[:, None]
+    spoiled = replace(x, page_table=x.page_table.masked_fill(past, 77777))
+    assert past.any()
+    assert scene.wrong_rows(scene.attend(backend, spoiled)) == set()
 
 
 def test_direct_mask_does_not_promise_what_it_cannot_hold():
