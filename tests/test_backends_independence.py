@@ -12,7 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from treeproof.contract.registry import load
 
-ALLOWED = ("__future__", "array", "collections", "itertools", "torch", "typing", "treeproof.contract")
+ALLOWED = (
+    "__future__",
+    "array",
+    "collections",
+    "itertools",
+    "torch",
+    "typing",
+    "treeproof.contract",
+)
 STORE = "treeproof.backends.reference.store"
 OWN = {"topology": ("sampled_walk", "linked_logits", "served_run")}
 """Further files of a backend, that no other has a part in."""
