@@ -6,7 +6,9 @@ from zlib import crc32
 import pytest
 from backend_scene import case_of
 from diagnosis_backends import Plain, backend_of
-from diagnosis_broken import BROKEN, RIGHT_MASK, TWO
+from diagnosis_broken import BROKEN
+from diagnosis_defects import RIGHT_MASK
+from diagnosis_situations import TWO
 
 from treeproof.diagnosis.catalogue import HYPOTHESES
 from treeproof.diagnosis.diagnose import UNKNOWN, diagnose

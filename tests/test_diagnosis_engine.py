@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 from backend_scene import CHAIN, STAR, Situation, case_of
-from diagnosis_broken import SMALL, TWIG
+from diagnosis_situations import SMALL, TWIG
 from engine_by_hand import Engine, engine_of, up
 
 from treeproof.backends.tiny_engine import TinyEngine

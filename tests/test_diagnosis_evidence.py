@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from backend_scene import CHAIN, DEEP, FORK, ROOT, Situation, case_of
-from diagnosis_broken import EVICTED, PAGED, TWO, WINDOW
+from diagnosis_situations import EVICTED, PAGED, TWO, WINDOW
 
 from treeproof.backends import reference
 from treeproof.contract.registry import load

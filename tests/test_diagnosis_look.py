@@ -7,7 +7,9 @@ import pytest
 import torch
 from backend_scene import case_of
 from diagnosis_backends import CONSUMES, Plain, backend_of
-from diagnosis_broken import BROKEN, ONE, TWO, broken, rows_read, up
+from diagnosis_broken import BROKEN
+from diagnosis_defects import broken, rows_read, up
+from diagnosis_situations import ONE, TWO
 from msgspec.structs import replace
 
 from treeproof.contract.backend import describe

@@ -7,19 +7,8 @@ import pytest
 import torch
 from backend_scene import Situation, case_of
 from diagnosis_backends import Plain, backend_of
-from diagnosis_broken import (
-    ALIBI,
-    CAPPED,
-    COMB,
-    EMPTY,
-    ONE,
-    SINKS,
-    broken,
-    merged,
-    other_heads,
-    rows_read,
-    soft,
-)  # fmt: skip
+from diagnosis_defects import broken, merged, other_heads, rows_read, soft
+from diagnosis_situations import ALIBI, CAPPED, COMB, EMPTY, ONE, SINKS
 
 from treeproof.diagnosis.catalogue import HYPOTHESES
 from treeproof.diagnosis.diagnose import UNKNOWN, diagnose

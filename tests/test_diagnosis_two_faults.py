@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from backend_scene import case_of
 from diagnosis_backends import Plain, backend_of
-from diagnosis_broken import BROKEN, ONE, TWO, broken
+from diagnosis_broken import BROKEN
+from diagnosis_defects import broken
+from diagnosis_situations import ONE, TWO
 
 from treeproof.cli import main
 from treeproof.contract.registry import load
