@@ -37,8 +37,10 @@ refuse() {
 
 [[ $# -gt 0 && $1 != -* ]] || refuse 'usage: gate.sh BACKEND|FILE... [OPTION of treeproof check...]' 2
 command -v treeproof >/dev/null || refuse 'there is no command treeproof: pip install it, or activate its environment' 2
-[ ! -e "$out/run" ] || refuse "$out holds an earlier run: remove it, or name another folder in GATE_OUT" 2
 mkdir -p "$out" || refuse "$out cannot be made: name another folder in GATE_OUT" 2
+[ -z "$(ls -A "$out")" ] || refuse "$out holds an earlier gate: remove it, or name another folder in GATE_OUT" 2
+# Of two gates that begin at once one makes this file.
+(set -C && : >"$out/doctor.txt") 2>/dev/null || refuse "$out cannot be written, or is another gate's: name another folder in GATE_OUT" 2
 
 device=cuda
 for ((i = 1; i <= $#; i++)); do

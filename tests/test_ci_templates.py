@@ -247,7 +247,11 @@ def test_buildkite_is_told_the_summary_and_the_verdict_stays(
     without_installing(engine, "python3")
     (engine / "treeproof-gate").mkdir()
     (engine / "treeproof-gate" / "old").touch()
-    job = Job(engine, wheels, **{**found["env"], "ENGINE": "engine.whl kernels.whl"})
+    kept = Path(f"{engine}-treeproof")
+    kept.mkdir()
+    (kept / "earlier").touch()
+    checkout = {"BUILDKITE_BUILD_CHECKOUT_PATH": str(engine)}
+    job = Job(engine, wheels, **{**found["env"], **checkout, "ENGINE": "engine.whl kernels.whl"})
     job.files["GITHUB_PATH"].write_text(agent)
     (step,) = found["steps"]
     uploaded = step["command"].replace("$$", "$").replace("{{matrix}}", step["matrix"][0])
@@ -260,6 +264,9 @@ def test_buildkite_is_told_the_summary_and_the_verdict_stays(
         f"annotate --context treeproof-h100 --style {style}\n### one failure\n"
     )
     assert not (engine / "treeproof-gate" / "old").exists()
+    # A checkout is cleaned before each job, by `git clean -ffxdq`.
+    assert (engine / ".treeproof").resolve() == kept.resolve()
+    assert (kept / "earlier").exists()
 
 
 @pytest.mark.parametrize(("workflow", "job"), [("gpu.yml", "gate"), ("nightly.yml", "gpu")])

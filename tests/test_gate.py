@@ -69,9 +69,6 @@ def test_a_right_backend_passes_and_all_reports_are_there(tmp_path: Path) -> Non
     assert said == (tmp_path / "treeproof-gate" / "summary.md").read_text()
     assert said.count("no identity violated in 2 checks") == 1
     assert "::error" not in done.stdout
-    again = gate(tmp_path, "direct-mask", *SMALL)
-    assert again.returncode == 2
-    assert "treeproof-gate holds an earlier run: remove it" in again.stderr
 
 
 def test_where_a_backend_cannot_run_nothing_was_checked_and_that_is_3(tmp_path: Path) -> None:
@@ -114,6 +111,39 @@ def test_wrong_usage_is_2_and_never_green(
     assert done.returncode == 2
     assert said in done.stderr
     assert left(tmp_path).isdisjoint({"report.html", "junit.xml", "badge.json", "run"})
+
+
+@pytest.mark.parametrize("earlier", ["report.html", "run", ".hidden"])
+def test_a_folder_that_holds_anything_is_left_as_it_is(tmp_path: Path, earlier: str) -> None:
+    out = tmp_path / "treeproof-gate"
+    out.mkdir()
+    (out / earlier).write_text("of an earlier gate")
+    done = gate(tmp_path, "direct-mask", *SMALL)
+    assert done.returncode == 2
+    assert "treeproof-gate holds an earlier gate: remove it" in done.stderr
+    assert left(tmp_path) == {earlier}
+    assert (out / earlier).read_text() == "of an earlier gate"
+
+
+def test_of_two_gates_at_once_in_one_folder_one_begins(tmp_path: Path) -> None:
+    """Both see it empty: `ls` waits for the other."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "ls").write_text('#!/bin/sh\nsleep 0.5\nexec /bin/ls "$@"\n')
+    (tools / "ls").chmod(0o755)
+    env = environment()
+    env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
+    both = [
+        subprocess.Popen(
+            ["bash", str(GATE), "direct-mask", *SMALL, "--examples", "1", "-n", "0"],
+            cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [gate.communicate(timeout=120)[0] for gate in both]
+    assert sorted(gate.returncode for gate in both) == [0, 2], said
+    assert ["another gate's" in words for words in said].count(True) == 1
+    assert left(tmp_path) == {"run"} | REPORTS | WORDS
 
 
 KILLER = """
