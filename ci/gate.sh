@@ -24,15 +24,17 @@ leave() {
 }
 trap leave EXIT
 
-# Nothing was checked: said wherever somebody looks. $2: the exit code, $3: a file with more words.
+# Nothing was checked: said wherever somebody looks. $2: the exit code, $3: a file with more words. Neither
+# 0, of a check with --help, nor 1, of bash where it cannot open a file, is a verdict: both become 2.
 refuse() {
+    local code=$(($2 > 1 ? $2 : 2))
     printf 'gate: %s\n' "$1" >&2
     [ "${GITHUB_ACTIONS:-}" != true ] || printf '::error title=treeproof gate::%s\n' "$1"
-    [ $# -gt 2 ] || exit "$2"
+    [ $# -gt 2 ] || exit "$code"
     { printf '### Nothing was checked: %s\n\n' "$1" && sed 's/^/    /' "$3"; } >"$out/summary.md"
     cat "$3" >&2
     [ -z "${GITHUB_STEP_SUMMARY:-}" ] || cat "$out/summary.md" >>"$GITHUB_STEP_SUMMARY"
-    exit "$2"
+    exit "$code"
 }
 
 [[ $# -gt 0 && $1 != -* ]] || refuse 'usage: gate.sh BACKEND|FILE... [OPTION of treeproof check...]' 2
@@ -49,7 +51,7 @@ for ((i = 1; i <= $#; i++)); do
     --device=*) device=${!i#*=} ;;
     esac
 done
-treeproof doctor --device "$device" >"$out/doctor.txt" 2>&1 || refuse 'this machine is not ready' 2 "$out/doctor.txt"
+treeproof doctor --device "$device" >"$out/doctor.txt" 2>&1 || refuse 'this machine is not ready' $? "$out/doctor.txt"
 cat "$out/doctor.txt"
 
 # The CI service is told when the reports are made, once. A signal to the gate ends the check as Ctrl-C
@@ -68,9 +70,10 @@ while [ -n "$told" ]; do # the signal ended the waiting, not yet the check
 done
 trap '' INT TERM HUP
 
-# With --help it leaves with 0, and that is no green gate.
-[ -e "$out/run/meta.json" ] || refuse "the check did not begin, exit code $code" $((code ? code : 2)) "$out/check.txt"
+[ -e "$out/run/meta.json" ] || refuse "the check did not begin, exit code $code" "$code" "$out/check.txt"
 cat "$out/check.txt"
 [ "$code" -le 128 ] || printf 'gate: the check was ended, exit code %s; what it found until then:\n' "$code" >&2
-treeproof report "$out/run" --report "$out" || { [ "$code" -ne 0 ] || code=2; }
+treeproof report "$out/run" --report "$out"
+reported=$?
+[ "$code" -ne 0 ] || code=$reported
 exit "$code"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from treeproof.commands.exit_codes import (
     INTERRUPTED,
     OWN_FAULT,
     USAGE,
+    leave,
 )
 from treeproof.commands.faults import faults
 from treeproof.commands.fuzz import fuzz
@@ -67,28 +68,40 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command line and leave with its exit code."""
+    """Run one command line and leave with its exit code, whether or not its words could be written.
+
+    Python leaves with 1 after an error, which means `identities violated` here, and with 120 where it
+    cannot flush at its end.
+    """
+    code = OWN_FAULT
+    try:
+        code, words = _outcome(arguments)
+        click.echo(words, err=True, nl=False)
+    finally:
+        leave(code)
+
+
+def _outcome(arguments: Sequence[str] | None) -> tuple[int, str]:
+    """The exit code of a command line, and what is to be said of it on stderr."""
     try:
         code = cli.main(arguments, prog_name="treeproof", standalone_mode=False)
+        if sys.stdout is not None:  # None: closed by whoever called
+            sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        told = io.StringIO()
+        error.show(told)
+        return error.exit_code, told.getvalue()
     except (ConfigError, SettingsError, BackendError, BackendUnavailable, FileError) as error:
-        click.echo(f"Error: {error}", err=True)
-        code = USAGE
+        return USAGE, f"Error: {error}\n"
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        code = INTERRUPTED
+        return INTERRUPTED, "interrupted\n"
     except BrokenPipeError:  # `treeproof show … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = BROKEN_PIPE
-    except Exception:
-        traceback.print_exc()
-        click.echo(
+        return BROKEN_PIPE, ""
+    except BaseException:  # a SystemExit of somebody else's, too: its code is none of ours
+        return OWN_FAULT, (
+            f"{traceback.format_exc()}"
             f"\ntreeproof {treeproof.__version__} itself failed; this says nothing about a backend."
             "\nPlease report the lines above, the command line and the output of "
-            "`treeproof doctor`\nwhere treeproof is developed.",
-            err=True,
+            "`treeproof doctor`\nwhere treeproof is developed.\n"
         )
-        code = OWN_FAULT
-    sys.exit(code or CLEAN)
+    return code or CLEAN, ""

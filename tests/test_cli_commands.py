@@ -331,3 +331,36 @@ def test_a_reader_that_goes_away_is_no_violation(run: Run, arguments: tuple[str,
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+FULL = "/dev/full"
+"""Written to, it says that no space is left."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out", "err", "code"),
+    [
+        ("schema", FULL, FULL, 4),
+        ("schema", FULL, os.devnull, 4),
+        ("schema", os.devnull, FULL, 0),
+        ("--version", FULL, FULL, 4),
+        ("show nothing.json", FULL, FULL, 2),
+        ("check --no-such-option", os.devnull, FULL, 2),
+        ("check page-table --examples 1 --no-reduce --run-dir {{}}", FULL, FULL, 4),
+        ("check page-table --examples 1 --no-reduce --run-dir {{}}", os.devnull, FULL, 0),
+    ],
+)  # fmt: skip
+def test_words_that_cannot_be_written_are_no_violation(
+    arguments: str, out: str, err: str, code: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "treeproof", *arguments.format(tmp_path / "run").split()]
+    with open(out, "w") as stdout, open(err, "w") as stderr:
+        done = subprocess.run(command, stdout=stdout, stderr=stderr, cwd=tmp_path)
+    assert done.returncode == code
+
+
+def test_a_package_that_is_missing_is_no_violation() -> None:
+    script = "import sys; sys.modules['click'] = None; from treeproof.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "ModuleNotFoundError: import of click halted" in done.stderr

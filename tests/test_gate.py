@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -193,3 +194,26 @@ def test_a_gate_that_is_told_to_end_says_what_it_found_until_then(tmp_path: Path
     assert process.returncode == 130, said
     assert re.search(r"^interrupted; nothing failed in \d+ check", said, re.MULTILINE)
     assert left(tmp_path) == {"run"} | REPORTS | WORDS
+
+
+def test_a_full_disk_is_4_and_a_file_that_cannot_be_opened_is_2_and_neither_a_violation(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shut").mkdir()
+    # To a process that may write no byte into a file, and is not killed for it, every disk is full.
+    full = subprocess.run(
+        ["bash", str(GATE), "page-table", *SMALL], cwd=tmp_path, env=environment(),
+        restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert full.returncode == 4, full.stderr
+    assert "gate: this machine is not ready" in full.stderr
+
+    doctor = tmp_path / "treeproof"
+    doctor.write_text("#!/bin/sh\nmkdir treeproof-gate/check.txt\n")
+    doctor.chmod(0o755)
+    env = environment()
+    env["PATH"] = f"{tmp_path}{os.pathsep}{env['PATH']}"
+    shut = gate(tmp_path / "shut", "page-table", *SMALL, env=env)
+    assert shut.returncode == 2, shut.stderr
+    assert "the check did not begin" in shut.stderr
