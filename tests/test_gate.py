@@ -130,7 +130,7 @@ def test_of_two_gates_at_once_in_one_folder_one_begins(tmp_path: Path) -> None:
     """Both see it empty: `ls` waits for the other."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "ls").write_text('#!/bin/sh\nsleep 0.5\nexec /bin/ls "$@"\n')
+    (tools / "ls").write_text('#!/bin/sh\n/bin/ls "$@"\nsleep 0.5\n')
     (tools / "ls").chmod(0o755)
     env = environment()
     env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
