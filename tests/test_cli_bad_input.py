@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import treeproof
 from treeproof.cli import main
 from treeproof.contract.case import AttentionShape, KVLayout, Request, VerifyCase
 from treeproof.contract.tree import CandidateTree
-from treeproof.contract.wire import encode_case
+from treeproof.contract.wire import FailureKey, Reproducer, encode_case, encode_reproducer
+from treeproof.engine import gpus
 
 CASE = VerifyCase(
     requests=(
@@ -108,6 +112,53 @@ def test_a_wrong_key_in_the_configuration_file_is_a_usage_error(run: Run) -> Non
     code, _, err = run("check")
     assert code == 2
     assert "pyproject.toml: unknown key 'sede'; accepted are backend, identity" in err
+
+
+FAILURE = Reproducer(
+    case=CASE,
+    backend="direct-mask",
+    failure=FailureKey(identity="visibility", kind="reads-sibling"),
+)
+NO_GPU = re.compile(
+    r"(ERROR {2}|Error: )device cuda: torch \S+ sees no CUDA device; treeproof doctor .*"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "device"),
+    [
+        ("check", "cuda"),
+        ("fuzz -x", "cuda"),
+        ("reduce case.json", "cuda"),
+        ("trace case.json --row 1", "cuda"),
+        ("trace case.json --row 1", "cuda:MIG-x"),
+        ("trace case.json --row 1 --in-process", "cuda"),
+        ("replay case.json", "cuda"),
+        ("replay case.json", "cuda:9"),
+        ("replay case.json --in-process", "cuda"),
+        ("replay case.json --junit junit.xml", "cuda"),
+    ],
+)
+def test_every_command_says_in_one_line_that_there_is_no_gpu(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: str, device: str
+) -> None:
+    monkeypatch.setattr(gpus, "visible", lambda: None)  # nobody but torch is there to tell
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv(gpus.VISIBLE, "-1")
+    Path("case.json").write_bytes(encode_reproducer(FAILURE))
+    name, *rest = words.split()
+    backend = ["--backend", "direct-mask"] if "case.json" in rest else ["direct-mask"]
+    code, out, err = run(name, *rest, *backend, "--device", device)
+    lines = [line for line in (out + err).splitlines() if not line.startswith("seed ")]
+    assert code == 2
+    assert NO_GPU.fullmatch(" ".join(lines)), out + err
+    assert len(lines) <= 2  # folded at most
+
+
+@pytest.mark.parametrize("device", ["cuda:MIG-x", "cuda:0,cuda:1"])
+def test_a_device_that_one_process_cannot_be_on_is_refused_by_name(device: str) -> None:
+    with pytest.raises(ValueError, match=f"^device {device}: this process takes one GPU"):
+        treeproof.assert_tree_attention("direct-mask", device=device)
 
 
 def _document() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.event import Checked
 from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.contract.registry import BackendError
-from treeproof.engine.beginning import load_backends
+from treeproof.engine.beginning import device_names, load_backends
 from treeproof.engine.loss import events_of_loss
 from treeproof.engine.run_folder import BackendMeta, RunFolder
 from treeproof.engine.worker import CHECKER, WorkerSettings
@@ -38,8 +38,8 @@ def check_alone(
 
     `backend` is a reference as `registry.load` takes it. The check runs in a worker, where a crash
     or a hang is a finding, or `in_process`, where a debugger can follow. Raises BackendError where
-    the backend is not there or its worker was lost outside the check, BackendUnavailable where it
-    cannot run here, InternalError where treeproof itself fails.
+    the backend or the device is not there or its worker was lost outside the check, BackendUnavailable
+    where the backend cannot run here, InternalError where treeproof itself fails.
     """
     with checking_alone(
         backend,
@@ -76,6 +76,7 @@ def checking_alone(
         )
         pool = WorkerPool(settings, 0 if in_process else 1)
         try:
+            device_names(pool)
             (meta,) = load_backends((backend,), pool)
             if meta.unavailable:
                 raise BackendUnavailable(f"backend {backend} cannot run here: {meta.unavailable}")

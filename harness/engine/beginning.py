@@ -60,11 +60,7 @@ def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool, ledger: Le
     Raises BackendError where a backend or the device is not there, FileError where the folder
     cannot be written or the ledger names an unknown backend.
     """
-    devices = [
-        seat.submit(worker.device_name, pool.device)
-        for seat in pool.seats
-        if settings.device_kind != "cpu"
-    ]
+    devices = device_names(pool)
     backends = load_backends(settings.backends, pool)
     if settings.ledger is not None:
         ledger.require_known_backends(settings.ledger, backends)
@@ -73,7 +69,7 @@ def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool, ledger: Le
         settings=settings.as_builtins(),
         seed=settings.seed,
         device=settings.device,
-        device_name=_named([_result(settings.device, device) for device in devices]),
+        device_name=_named(devices),
         backends=backends,
         command=tuple(sys.argv),
         versions=versions(),
@@ -82,6 +78,14 @@ def begin(settings: RunSettings, folder: RunFolder, pool: WorkerPool, ledger: Le
     )
     folder.create(meta)
     return meta
+
+
+def device_names(pool: WorkerPool) -> list[str]:
+    """What the GPU of each worker is called; nothing on the CPU. Raises BackendError where one is not there."""
+    if pool.device == "cpu":
+        return []
+    asked = [seat.submit(worker.device_name, pool.device) for seat in pool.seats]
+    return [_result(f"device {pool.device}", found) for found in asked]
 
 
 def load_backends(references: Sequence[str], pool: WorkerPool) -> tuple[BackendMeta, ...]:

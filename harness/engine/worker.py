@@ -21,7 +21,7 @@ from treeproof.contract.failure import PROBES
 from treeproof.contract.known_failure import KnownFailure
 from treeproof.contract.registry import BackendError, BackendUnavailable
 from treeproof.contract.registry import load as load_here
-from treeproof.engine.gpus import ANY, VISIBLE
+from treeproof.engine.gpus import ANY, VISIBLE, own_device
 from treeproof.engine.in_flight import Entering, InFlight, InFlightFile, trace_path
 from treeproof.engine.process_state import restored
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
@@ -139,8 +139,10 @@ def source(reference: str) -> str:
 
 
 def device_name(device: str) -> str:
-    """The device in words. Raises BackendError where it is not there."""
+    """The device in words. Raises BackendError where it is not there, or is several."""
     import torch
+
+    own_device(device)
 
     if not torch.cuda.is_available():
         raise BackendError(
