@@ -87,7 +87,7 @@ def run_of(
         seed=7,
         device="cpu",
         device_name="a processor",
-        backends=tuple(BackendMeta(reference=name, name=name) for name in backends),
+        backends=tuple(BackendMeta(reference=name, name=name, source="its") for name in backends),
         command=("treeproof", "check", *backends),
         versions=versions or {"torch": "2.13.0"},
     )

@@ -282,6 +282,15 @@ def test_a_run_that_did_not_end_well_is_named(
 
 CUDA = {"device": "cuda:0", "device_name": "H200"}
 STAGES = (BackendMeta(reference="mine", name="mine", stages=("attend",)),)
+ENTRY = KnownFailure(
+    number=1, backend="mine", identity="kv", kind="k", reason="r", expires=date(2999, 1, 1)
+)
+LATER = msgspec.structs.replace(ENTRY, expires=date(2999, 2, 1))
+
+
+def of(source: str, compiled: str = "") -> dict[str, object]:
+    mine = BackendMeta(reference="mine", name="mine", source=source, compiled=compiled)
+    return {"backends": (mine,)}
 
 
 @pytest.mark.parametrize(
@@ -299,11 +308,12 @@ STAGES = (BackendMeta(reference="mine", name="mine", stages=("attend",)),)
         ({}, {"device": "cuda"}, r"device \(cpu and cuda\)"),
         (CUDA, {**CUDA, "device_name": "A100"}, r"GPU \(H200 and A100\)"),
         ({}, {"backends": STAGES}, r"stages of mine \(none and attend\)"),
+        ({}, {"ledger": (ENTRY,)}, r"entry 1 of the ledger \(none and mine kv k\)"),
         (
-            {}, {"ledger": (KnownFailure(number=1, backend="mine", identity="kv", kind="k",
-                                         reason="r", expires=date(2999, 1, 1)),)},
-            "their ledgers",
+            {"ledger": (ENTRY,)}, {"ledger": (LATER,)},
+            r"expires of entry 1 of the ledger \(2999-01-01 and 2999-02-01\)",
         ),
+        (of("one"), of("two"), r"source of mine \(digest one and digest two\)"),
     ],
 )  # fmt: skip
 def test_runs_of_which_each_verdict_means_something_else_are_refused(
@@ -323,6 +333,7 @@ def test_runs_of_which_each_verdict_means_something_else_are_refused(
         ({}, {"settings": {"profile": "quick", "workers": 9, "time_limit": 3.0, "run_dir": "x"}}),
         ({}, {"device_name": "another processor"}),
         (CUDA, {**CUDA, "device": "cuda:1"}),
+        (CUDA, {**CUDA, "device_name": "2 x H200"}),
         ({}, {"backends": (BackendMeta(reference="elsewhere/mine.py", name="mine"),)}),
     ],
 )  # fmt: skip
@@ -332,6 +343,69 @@ def test_where_and_how_a_run_was_made_may_differ(
     made = passing(tmp_path / "made", CASES[0])
     runs = [again(made, tmp_path / "a", **one), again(made, tmp_path / "b", **other)]
     assert merge(runs, tmp_path / "union").run.exit_code == 0
+
+
+def test_runs_are_held_against_the_one_that_has_the_backend_not_the_first_alone(
+    tmp_path: Path,
+) -> None:
+    first = passing(tmp_path / "a", CASES[0], backend="theirs", backends=("theirs",))
+    second = again(passing(tmp_path / "2", CASES[1]), tmp_path / "b", **of("one"))
+    third = again(passing(tmp_path / "3", CASES[2]), tmp_path / "c", **of("two"))
+    with pytest.raises(FileError, match=r"b and .*c have no union; they differ in source of mine"):
+        merge([first, second, third], tmp_path / "union")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (of("same"), of("same"), ""),
+        (
+            of("same", "here"), of("same", "there"),
+            "mine is of one source, and was compiled otherwise in run a and run b",
+        ),
+        (of("same"), of(""), "run b recorded no source of mine: that it was the same is not known"),
+        (of(""), of(""), "runs a, b recorded no source of mine: that it was the same is not known"),
+    ],
+)  # fmt: skip
+def test_other_builds_and_runs_of_before_there_was_a_digest_are_united_and_it_is_said(
+    tmp_path: Path, one: dict[str, object], other: dict[str, object], said: str
+) -> None:
+    runs = [
+        again(passing(tmp_path / "1", CASES[0]), tmp_path / "a", **one),
+        again(passing(tmp_path / "2", CASES[1]), tmp_path / "b", **other),
+    ]
+    union = merge(runs, tmp_path / "union").run
+    assert union.finished is not None
+    assert (union.finished.reason, union.exit_code) == (said, 0)
+
+
+def test_a_run_of_before_there_was_a_digest_is_read(tmp_path: Path) -> None:
+    path = passing(tmp_path / "a", CASES[0]).folder.meta_path
+    meta = msgspec.json.decode(path.read_bytes())
+    for backend in meta["backends"]:
+        del backend["source"], backend["compiled"]
+    path.write_bytes(msgspec.json.encode(meta))
+    (backend,) = Run.read(tmp_path / "a").meta.backends
+    assert (backend.name, backend.source, backend.compiled) == ("mine", "", "")
+
+
+def test_a_backend_that_was_mended_between_two_runs_leaves_them_without_a_union(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "kk.py"
+    faulty = (Path(__file__).parent.parent / "examples" / "faulty_backend.py").read_text()
+    runs = []
+    for number, text in enumerate((faulty, f"# mended\n{faulty}", faulty)):
+        file.write_text(text)
+        settings = RunSettings(
+            backends=(str(file),), workers=0, store=None, reduce=False, run_dir=tmp_path / f"{number}"
+        )  # fmt: skip
+        runs.append(run(settings, cases=CASES[:1]))
+    with pytest.raises(
+        FileError, match=r"0 and .*1 have no union; they differ in source of causal"
+    ):
+        merge(runs[:2], tmp_path / "union")
+    assert merge(runs[::2], tmp_path / "union").run.exit_code == 1
 
 
 # --- the command --------------------------------------------------------------------------------

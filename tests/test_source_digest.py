@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 from treeproof.contract.registry import load
 from treeproof.engine import source_digest as digests
-from treeproof.engine.source_digest import source_digest
+from treeproof.engine.source_digest import Digests, source_digest
 
 FILES = {
     "adapter.py": "import helper\n\ndef attend():\n    from engine.kernels import tree\n",
@@ -28,7 +29,7 @@ FILES = {
 
 
 @pytest.fixture
-def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Digests]:
     """Writes the files, and reads the digest of adapter.py anew each time it is called."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]
     ],
 )  # fmt: skip
 def test_a_change_of_anything_that_is_imported_is_noticed(
-    digest: Callable[[], str], tmp_path: Path, name: str
+    digest: Callable[[], Digests], tmp_path: Path, name: str
 ) -> None:
     before = digest()
     text = (tmp_path / name).read_text()
@@ -57,7 +58,7 @@ def test_a_change_of_anything_that_is_imported_is_noticed(
 
 @pytest.mark.parametrize("name", ["bystander.py", "engine/kernels/other.py", "engine/old.py"])
 def test_a_change_of_what_is_not_imported_is_none(
-    digest: Callable[[], str], tmp_path: Path, name: str
+    digest: Callable[[], Digests], tmp_path: Path, name: str
 ) -> None:
     before = digest()
     (tmp_path / name).write_text("# another\n")
@@ -65,7 +66,7 @@ def test_a_change_of_what_is_not_imported_is_none(
 
 
 def test_nothing_of_it_is_imported_and_a_file_for_another_python_is_no_error(
-    digest: Callable[[], str], tmp_path: Path
+    digest: Callable[[], Digests], tmp_path: Path
 ) -> None:
     before = digest()
     (tmp_path / "helper.py").write_text("import engine.old\nraise SystemExit\n")
@@ -75,7 +76,7 @@ def test_nothing_of_it_is_imported_and_a_file_for_another_python_is_no_error(
 
 
 def test_folders_that_are_no_packages_and_finders_that_raise_are_left_out(
-    digest: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digest: Callable[[], Digests], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "spaces" / "inner").mkdir(parents=True)
     (tmp_path / "spaces" / "inner" / "deep.py").write_text("")
@@ -95,7 +96,7 @@ def test_folders_that_are_no_packages_and_finders_that_raise_are_left_out(
 
 
 def test_another_checkout_of_the_same_files_is_the_same_source(
-    digest: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digest: Callable[[], Digests], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = digest()
     elsewhere = tmp_path / "elsewhere"
@@ -107,7 +108,7 @@ def test_another_checkout_of_the_same_files_is_the_same_source(
 
 
 def test_of_an_installed_package_the_list_of_the_installer_counts(
-    digest: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digest: Callable[[], Digests], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site"
     about = site / "fastkernels-1.0.dist-info"
@@ -115,7 +116,7 @@ def test_of_an_installed_package_the_list_of_the_installer_counts(
     (site / "fastkernels.py").write_text("")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fastkernels\nVersion: 1.0\n")
 
-    def listed(record: str) -> str:
+    def listed(record: str) -> Digests:
         (about / "RECORD").write_text(record)
         digests._record.cache_clear()
         return digest()
@@ -123,9 +124,30 @@ def test_of_an_installed_package_the_list_of_the_installer_counts(
     monkeypatch.syspath_prepend(site)
     monkeypatch.setattr(digests, "_installed_places", lambda: (site,))
     (tmp_path / "helper.py").write_text("import fastkernels\n")
-    before = listed("fastkernels/_C.so,sha256=aaa,10\nfastkernels-1.0.dist-info/RECORD,,\n")
-    assert listed("fastkernels/_C.so,sha256=bbb,10\nfastkernels-1.0.dist-info/RECORD,,\n") != before
-    assert listed("fastkernels/_C.so,sha256=aaa,10\nfastkernels/_C.pyc,,\n") == before
+    files = "fastkernels/_C.so,sha256=aaa,10\nfastkernels/api.py,sha256=bbb,10\n"
+    before = listed(f"{files}fastkernels-1.0.dist-info/RECORD,,\n")
+    rebuilt = listed(files.replace("aaa", "ccc"))
+    assert rebuilt.source == before.source
+    assert rebuilt.compiled != before.compiled
+    edited = listed(files.replace("bbb", "ccc"))
+    assert edited.source != before.source
+    assert edited.compiled == before.compiled
+    # Who installed it, from where and for which interpreter, is no part of it.
+    about_it = "fastkernels-1.0.dist-info/INSTALLER,sha256=ddd,4\nfastkernels-1.0.dist-info/direct_url.json,sha256=d,9\n"
+    scripts = "../../../bin/fast,sha256=eee,225\n../../../bin/fast.py,sha256=fff,99\n"
+    assert listed(f"{about_it}{files}fastkernels/_C.pyc,,\n{scripts}") == before
+
+
+def test_a_kernel_that_is_compiled_anew_beside_its_adapter_is_the_same_source(
+    digest: Callable[[], Digests], tmp_path: Path
+) -> None:
+    (tmp_path / "helper.py").write_text("import built\n")
+    library = tmp_path / f"built{EXTENSION_SUFFIXES[0]}"
+    library.write_bytes(b"one")
+    before = digest()
+    library.write_bytes(b"two")
+    assert digest().source == before.source
+    assert digest().compiled != before.compiled
 
 
 @pytest.mark.parametrize("name", ["direct-mask", "topology", "flex-attention"])

@@ -23,9 +23,10 @@ def merge(folders: tuple[Path, ...], output: Path, **options: Any) -> int:
     decided for all of it, so that a backend which one host could not run is no gap where another could.
     A check that several runs have counts once; where they judge it differently, all verdicts stand.
 
-    Runs of another version, seed, profile, dtype, ledger, kind of device or GPU, or of other shapes or
-    identities, are refused: exit code 2. When, where and with how many workers they were made, and how
-    long they were given, may differ.
+    Runs of another version, seed, profile, dtype, ledger, kind of device or GPU, of other shapes or
+    identities, or of another source of a backend, are refused: exit code 2. When, where and with how many
+    workers they were made, and how long they were given, may differ; that a backend was compiled otherwise,
+    or that an older run does not name its source, is said.
 
     \b
     treeproof merge job-1/run job-2/run -o run

@@ -116,15 +116,6 @@ def load_capabilities(backends: Sequence[BackendMeta], pool: WorkerPool) -> dict
     return {b.name: _result(f"backend {b.reference}: its import", found) for b, found in asked}
 
 
-def load_sources(backends: Sequence[BackendMeta], pool: WorkerPool) -> dict[str, str]:
-    """A digest of the source of each backend, by name; a worker looks for it."""
-    asked = [
-        (backend, pool.seats[i % len(pool.seats)].submit(worker.source, backend.reference))
-        for i, backend in enumerate(backends)
-    ]
-    return {b.name: _result(f"backend {b.reference}: its source", found) for b, found in asked}
-
-
 def _result(what: str, future: Future[Any]) -> Any:
     try:
         return future.result(IMPORT_SECONDS)

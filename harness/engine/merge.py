@@ -25,6 +25,7 @@ from treeproof.engine.completed import REDUCED_UNIT
 from treeproof.engine.gathered import Check
 from treeproof.engine.merged_check import combined, same_verdicts, stands
 from treeproof.engine.merged_meta import merged_meta
+from treeproof.engine.merged_source import sources_in_words
 from treeproof.engine.representatives import reproducer_of
 from treeproof.engine.run_folder import RunFolder, encode_event
 from treeproof.engine.summary import CLEAN, INCOMPLETE, INTERRUPTED, OWN_FAULT, Run
@@ -193,6 +194,7 @@ class _Union:
             for run in self.runs
             if run.finished is None or run.finished.reason
         ]  # fmt: skip
+        said += sources_in_words(self.runs)
         if self.otherwise:
             named = ", ".join(
                 f"{backend} on case {case}" for case, backend in self.otherwise[:_NAMED]

@@ -80,6 +80,10 @@ class BackendMeta(msgspec.Struct, frozen=True, kw_only=True):
     cache_layouts: tuple[CacheLayout, ...] = ("NHD",)
     unavailable: str = ""
     """Why it cannot run here, and what to install; empty where it can."""
+    source: str = ""
+    """Digest of what it is written in, with all that it imports; empty in a run of before there was one."""
+    compiled: str = ""
+    """Digest of what of it is compiled, which may come out otherwise on each host."""
 
 
 class RunMeta(msgspec.Struct, frozen=True, kw_only=True):

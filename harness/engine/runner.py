@@ -16,7 +16,6 @@ from treeproof.contract.failure import COLUMNS, Identity
 from treeproof.engine.beginning import (
     begin,
     load_capabilities,
-    load_sources,
     new_folder,
     worker_settings,
 )
@@ -90,7 +89,7 @@ def run(
         known = (
             None if settings.store is None else CoverageStore(settings.store, settings.device_kind)
         )
-        digests = load_sources(able, pool) if known else {}
+        digests = {b.name: f"{b.source} {b.compiled}" for b in able}
         covered = known.read(digests) if known else {b.name: Covered() for b in able}
         if settings.time_limit is not None and not settings.endless:
             sources = budgeted(sources, covered, settings.time_limit)

@@ -1,7 +1,7 @@
-"""Has a backend changed? A digest of its source, and of all that it imports.
+"""Has a backend changed? Digests of its source, and of all that it imports.
 
-It decides what a short run begins with, and no verdict: what cannot be followed, such as a module whose
-name is made up while the program runs, is left out.
+They decide what a short run begins with, and which runs are of the same code, but no verdict: what cannot
+be followed, such as a module whose name is made up while the program runs, is left out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,27 @@ import importlib.util
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 MOST_FILES = 400
 """Of one backend; a whole engine that is installed for editing would take seconds to read."""
+
+
+WRITTEN = (".py", ".cu", ".cuh")
+"""Files that somebody wrote; all others are made of such ones."""
+
+
+@dataclass(frozen=True)
+class Digests:
+    """`source` of what was written, `compiled` of all else: two hosts that compile the same source
+    need not come to the same bytes."""
+
+    source: str
+    compiled: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class _Module:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
 
-def source_digest(source: str) -> str:
+def source_digest(source: str) -> Digests:
     """Of a backend that is loaded in this process; `source` is where it was registered, as its
     description says it: `path/to/file.py:name` or `module:name`.
 
@@ -64,10 +77,18 @@ def source_digest(source: str) -> str:
                 installed.add(name.partition(".")[0])
             elif found.path not in seen:
                 waiting.append(found)
-    lists = sorted(_record(n) for n in installed - sys.stdlib_module_names if locate(n) is not None)
-    # Where a file lies is not what it says: a checkout elsewhere is the same source.
-    text = "\n".join([*sorted(seen.values()), *lists])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    installed -= {
+        *sys.stdlib_module_names,
+        "treeproof",
+    }  # these have a version, and every run says it
+    packages = sorted(name for name in installed if locate(name) is not None)
+
+    def digest(written: bool) -> str:
+        # Where a file lies is not what it says: a checkout elsewhere is the same source.
+        own = sorted(said for path, said in seen.items() if (path.suffix in WRITTEN) == written)
+        return _digest([*own, *(_record(name, written) for name in packages)])
+
+    return Digests(digest(True), digest(False))
 
 
 def _start(source: str) -> _Module | None:
@@ -138,7 +159,7 @@ def _find(name: str, locations: list[str] | None) -> ModuleSpec | None:
 
 
 def _followed(found: _Module, by: _Module) -> bool:
-    """Own files are; of installed packages there is a list, and treeproof has a version."""
+    """Own files are; of installed packages there is a list."""
     if found.name.startswith("treeproof."):
         return found.name.startswith("treeproof.backends.") and by.name.startswith("treeproof.")
     if found.name == "treeproof":
@@ -153,17 +174,29 @@ def _installed_places() -> tuple[Path, ...]:
 
 
 @cache
-def _record(package: str) -> str:
+def _record(package: str, written: bool) -> str:
     """What an installed package is: the digests of its files, as the installer listed them."""
     lists = [
-        f"{found.name} {found.version} {_digest(found.read_text('RECORD') or '')}"
+        f"{found.name} {found.version} {_digest(_files(found.read_text('RECORD') or '', written))}"
         for found in _distributions(package)
     ]
     return f"{package}: {', '.join(lists)}"
 
 
-def _digest(record: str) -> str:
-    lines = sorted(line for line in record.splitlines() if ",sha256=" in line)
+def _files(record: str, written: bool) -> list[str]:
+    """Lines of files with a digest. Scripts name the interpreter that they were installed for, and what
+    is said of the package who installed it, and from where: neither is the package."""
+    found = []
+    for line in record.splitlines():
+        name, is_listed, _ = line.rpartition(",sha256=")
+        path = PurePosixPath(name)
+        outside = path.parts[:1] == ("..",) or ".dist-info" in path.parent.name
+        if is_listed and not outside and (path.suffix in WRITTEN) == written:
+            found.append(line)
+    return sorted(found)
+
+
+def _digest(lines: Iterable[str]) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 

@@ -119,23 +119,26 @@ def probe(reference: str) -> BackendMeta:
             f"backend {reference} fails on import: {type(error).__name__}: {words_of(error)} "
             f"({last.filename}, line {last.lineno})"
         ) from None
+    return described(reference, backend)
+
+
+def described(reference: str, backend: Backend) -> BackendMeta:
+    """What a run says of a backend that is loaded here."""
+    digests = source_digest(backend.source)
     return BackendMeta(
         reference=reference,
         name=backend.name,
         stages=tuple(sorted(backend.stages)),
         kernels=tuple(sorted(backend.kernels)),
         cache_layouts=tuple(sorted(backend.capabilities.cache_layouts)),
+        source=digests.source,
+        compiled=digests.compiled,
     )
 
 
 def capabilities(reference: str) -> Capabilities:
     """What a backend that can be loaded says it can do."""
     return load(reference).capabilities
-
-
-def source(reference: str) -> str:
-    """A digest of the source of a backend that can be loaded."""
-    return source_digest(load(reference).source)
 
 
 def device_name(device: str) -> str:

@@ -113,7 +113,7 @@ def _one_thread(device_kind: str) -> Iterator[None]:
 def _load(subject: Subject, settings: RunSettings, run: PytestRun) -> Backend:
     """The backend, noted in the run; a test that cannot have it or its device is skipped."""
     __tracebackhide__ = True
-    from treeproof.engine.worker import device_name
+    from treeproof.engine.worker import described, device_name
 
     try:
         backend = backend_of(subject.given)
@@ -122,14 +122,8 @@ def _load(subject: Subject, settings: RunSettings, run: PytestRun) -> Backend:
             BackendMeta(reference=subject.reference, name=subject.word, unavailable=str(error))
         )
         pytest.skip(f"{subject.word} cannot run here: {error}")
-    run.note(
-        BackendMeta(
-            reference=subject.reference,
-            name=backend.name,
-            stages=tuple(sorted(backend.stages)),
-            kernels=tuple(sorted(backend.kernels)),
-        )
-    )
+    if backend.name not in run.noted:  # a digest of its source may take a second
+        run.note(described(subject.reference, backend))
     if settings.device_kind != "cpu":
         try:
             device_name(settings.device)

@@ -1,0 +1,35 @@
+"""Of which code the runs of a union are, where that is not plain: other builds, and runs that do not say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from treeproof.engine.summary import Run
+
+
+def sources_in_words(runs: Sequence[Run]) -> Iterator[str]:
+    """A line for each backend that was compiled otherwise in some run, or whose source some do not name.
+
+    Where a run with a source is held against one without, they are taken to be of the same.
+    """
+    builds: dict[str, dict[str, list[str]]] = {}
+    silent: dict[str, list[str]] = {}
+    for run in runs:
+        for backend in run.meta.backends:
+            if backend.source:
+                of_backend = builds.setdefault(backend.name, {})
+                of_backend.setdefault(backend.compiled, []).append(run.folder.path.name)
+            elif not backend.unavailable:
+                silent.setdefault(backend.name, []).append(run.folder.path.name)
+    for name, of_backend in builds.items():
+        if len(of_backend) > 1:
+            each = " and ".join(_runs(named) for named in of_backend.values())
+            yield f"{name} is of one source, and was compiled otherwise in {each}"
+    for name, named in silent.items():
+        if len(named) + len(builds.get(name, ())) > 1:
+            yield f"{_runs(named)} recorded no source of {name}: that it was the same is not known"
+
+
+def _runs(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return f"run{'s' if names[1:] else ''} {', '.join(names[:3])}{more}"
