@@ -16,10 +16,13 @@ def badge_json(runs: Sequence[Run]) -> str:
     distinct = sum(len(run.failures) for run in runs)
     if distinct or VIOLATED in codes:
         message, colour = count(distinct, "failure") if distinct else "failing", "red"
-    elif codes == {CLEAN}:
+    elif codes == {CLEAN} and checks:
         message, colour = count(checks, "check"), "brightgreen"
     else:
         message, colour = "not checked", "lightgrey"
+    if all(run.vacuous for run in runs):
+        shards = ", ".join(run.shard for run in runs if run.shard)
+        message = f"nothing in shard {shards}" if shards else "nothing checked"
     return json.dumps(
         {"schemaVersion": 1, "label": "treeproof", "message": message, "color": colour}
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.gathered import Key
 from treeproof.engine.summary import Run
+from treeproof.reports.ending import last_words
 from treeproof.reports.run_names import of_run, run_names
-from treeproof.reports.terminal import last_words
 
 NOTABLE = 1.25
 """Margins whose quotient is above this, either way, have moved."""

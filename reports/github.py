@@ -10,12 +10,13 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text, shared_causes
+from treeproof.reports.ending import last_words
 from treeproof.reports.ledger_lines import entry_words
 from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.sanitized import sanitized_lines
-from treeproof.reports.terminal import figures, last_words, replay_command
+from treeproof.reports.terminal import figures, replay_command
 from treeproof.reports.text import printable, shown
 
 MOST_ANNOTATIONS = 10

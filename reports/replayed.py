@@ -8,8 +8,9 @@ from treeproof.contract.wire import Reproducer
 from treeproof.engine.replay import Outcome, Replay
 from treeproof.engine.summary import Run
 from treeproof.reports.console import prose
+from treeproof.reports.ending import last_words
 from treeproof.reports.failure_block import Explained, failure_block
-from treeproof.reports.terminal import explained, last_words
+from treeproof.reports.terminal import explained
 
 _STYLES = {Outcome.FIXED: "bold green", Outcome.FAILED: "bold red", Outcome.ERROR: "bold yellow"}
 

@@ -13,11 +13,12 @@ from treeproof.contract.case import VerifyCase
 from treeproof.contract.wire import FileError
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.figures import distinct_trees, margins_by_dtype
-from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run, percentile
+from treeproof.engine.summary import Run, percentile
 from treeproof.reports.acceptance import acceptance_lines
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import shared_causes
 from treeproof.reports.console import command, prose, write
+from treeproof.reports.ending import last_words
 from treeproof.reports.failure_block import Explained, failure_block
 from treeproof.reports.ledger_lines import ledger_lines
 from treeproof.reports.left_lines import left_lines
@@ -248,35 +249,3 @@ def _short(path: Path) -> Path:
     """Relative to the current folder where it lies in it."""
     absolute, here = Path(os.path.abspath(path)), Path.cwd()
     return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
-
-
-def last_words(run: Run) -> list[Text]:
-    """One line that says how it ended, and why where that is not plain."""
-    reason = run.finished.reason if run.finished else f"run {run.folder.path.name} was cut short"
-    if run.exit_code == OWN_FAULT:
-        said = [Text(line) for line in reason.splitlines()]
-        return [*said, Text("✗ treeproof itself failed, see above", style="bold red")]
-    warnings = [*run.missing, *([reason] if reason else [])]
-    if run.shard:
-        part = "holds no part of this run" if not run.cases else "is a part of this run"
-        warnings.append(
-            f"shard {run.shard} {part}: treeproof merge says whether anything was left out"
-        )
-    lines = [prose(f"! {why}", "yellow") for why in warnings]
-    completed = sum(run.completed_checks(name) for name in run.backends)
-    checks = count(completed, "check")
-    if run.failures:
-        failing = sum(bool(run.untolerated(check)) for check in run.checks)
-        distinct = count(len(run.failures), "distinct failure")
-        lines.append(Text(f"✗ {distinct}, in {failing} of {checks}", style="bold red"))
-    elif run.unexpected_passes and not run.shard:
-        entries = ", ".join(str(state.entry.number) for state in run.unexpected_passes)
-        lines.append(Text(f"✗ unexpected pass of ledger entry {entries}", style="bold red"))
-    elif run.exit_code == INTERRUPTED:
-        lines.append(Text(f"interrupted; nothing failed in {checks}", style="yellow"))
-    elif run.exit_code:
-        what = "not everything that was asked for" if completed else "nothing"
-        lines.append(Text(f"! {what} was checked", style="bold yellow"))
-    else:
-        lines.append(Text(f"✓ no identity violated in {checks}", style="bold green"))
-    return lines

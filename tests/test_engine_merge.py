@@ -105,6 +105,20 @@ def test_what_one_host_cannot_run_is_no_gap_where_another_can(tmp_path: Path) ->
     assert merge([here, here], tmp_path / "none").run.exit_code == 3
 
 
+def test_runs_in_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    folders = [tmp_path / job / "run" for job in ("job-1", "job-2")]
+    runs = [passing(folder, case) for folder, case in zip(folders, CASES, strict=False)]
+    runs[1].folder.events_path("w0").write_bytes(
+        b"".join(
+            folders[1].joinpath("events-w0.ndjson").read_bytes().splitlines(keepends=True)[:-1]
+        )
+    )
+    union = merge([runs[0], Run.read(folders[1])], tmp_path / "run").run
+    assert union.meta.parts == tuple(map(str, folders))
+    assert union.finished is not None
+    assert union.finished.reason == f"the run in {folders[1]} was cut short"
+
+
 def test_a_known_failure_that_only_another_shard_shows_is_not_over(tmp_path: Path) -> None:
     entry = KnownFailure(
         number=1, backend="mine", identity="visibility", kind="reads-sibling",
@@ -256,10 +270,10 @@ def test_a_run_without_its_cases_leaves_its_failures_without_a_replay_and_says_s
 @pytest.mark.parametrize(
     ("code", "reason", "clean", "said"),
     [
-        (None, "", 3, "run b was cut short"),
-        (130, "interrupted", 3, "run b ended so: interrupted"),
-        (4, "KeyError: 3", 4, "run b ended so: KeyError: 3"),
-        (0, "stopped at the time limit of 1 s", 0, "run b ended so: stopped at the time limit of 1 s"),
+        (None, "", 3, "the run in b was cut short"),
+        (130, "interrupted", 3, "the run in b ended so: interrupted"),
+        (4, "KeyError: 3", 4, "the run in b ended so: KeyError: 3"),
+        (0, "stopped at the time limit of 1 s", 0, "the run in b ended so: stopped at the time limit of 1 s"),
     ],
 )  # fmt: skip
 def test_a_run_that_did_not_end_well_is_named(
@@ -276,6 +290,8 @@ def test_a_run_that_did_not_end_well_is_named(
     assert (union.exit_code, len(union.checks)) == (clean, 2)
     assert union.finished is not None
     assert union.finished.reason == said
+    other = passing(tmp_path / "c", CASES[2])
+    assert merge([union, other], tmp_path / "once-more").run.exit_code == clean
 
 
 # --- runs that have no union --------------------------------------------------------------------

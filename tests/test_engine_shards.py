@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from ledger_scene import entry, write_ledger
+from report_runs import again, run_of, star
+from report_runs import checked as verdicts_of
 from test_engine_runner import CHECKER, _fake_checker, backend  # noqa: F401
 
 from treeproof.cli import cli
 from treeproof.config import ConfigError, read_value
+from treeproof.contract.event import Checked
+from treeproof.contract.failure import COLUMNS, Cell
 from treeproof.contract.wire import FileError
 from treeproof.engine.merge import merge
+from treeproof.engine.run_folder import BackendMeta
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.shards import Shard, share
 from treeproof.engine.summary import Run
 from treeproof.generate.units import WorkUnit, units
-from treeproof.reports.terminal import last_words
+from treeproof.reports.ending import last_words
 
 LEAKS = "return [('visibility', 'reads-sibling')] if case.shape.head_dim > 32 else []"
 RIGHT = "return []"
@@ -120,16 +127,124 @@ def test_what_a_shard_draws_does_not_depend_on_its_backends(
     assert {case.case for case in one.cases} == {case.case for case in other.cases}
 
 
-def test_a_shard_that_holds_nothing_exits_0_and_says_so(tmp_path: Path) -> None:
+def test_a_shard_that_holds_nothing_exits_0_says_so_and_looks_like_no_clean_check(
+    tmp_path: Path,
+) -> None:
     trees = tmp_path / "trees.json"
     trees.write_text("[-1, 0, 0]")
     found: Result = CliRunner().invoke(
         cli,
         ["check", "direct-mask", "-n", "0", "--trees", str(trees), "--prefix", "1", "--shard",
-         "2/2", "--run-dir", str(tmp_path / "run")],
+         "2/2", "--run-dir", str(tmp_path / "run"), "--report", str(tmp_path / "out")],
     )  # fmt: skip
     assert found.exit_code == 0, found.output
-    assert "shard 2/2 holds no part of this run" in found.output
+    assert "! shard 2/2 holds no part of this run: treeproof merge says" in found.output
+    assert "\nnothing was checked in shard 2/2\n" in found.output
+    assert "✓" not in found.output
+    badge = json.loads((tmp_path / "out/badge.json").read_text())
+    assert (badge["message"], badge["color"]) == ("nothing in shard 2/2", "lightgrey")
+    summary = (tmp_path / "out/summary.md").read_text()
+    assert summary.startswith("### nothing was checked in shard 2/2\n")
+    page = (tmp_path / "out/report.html").read_text()
+    assert '<h1 class="plain">nothing was checked in shard 2/2</h1>' in page
+    assert "<p>No failure was recorded. What was not checked is no pass.</p>" in page
+
+
+WIDE = msgspec.structs.replace(
+    star(), shape=msgspec.structs.replace(star().shape, head_dim=128, v_head_dim=128)
+)
+
+
+def gone(where: Path, name: str) -> str:
+    """A backend file that misses a package."""
+    path = where / f"{name}.py"
+    path.write_text("import treeproof\nraise treeproof.BackendUnavailable('no wheel')\n")
+    return str(path)
+
+
+def test_a_backend_that_cannot_run_is_a_gap_of_every_shard(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    needy = gone(tmp_path, "needy")
+    whole = checked(tmp_path / "whole", needy)
+    said = f"backend {needy} cannot run here: no wheel"
+    for part in [whole, *sharded(tmp_path / "alone", 2, needy)]:
+        assert (part.exit_code, part.missing) == (3, (said,))
+        assert words(part).endswith("! nothing was checked")
+    for part in sharded(tmp_path / "beside", 2, needy, backend("good", RIGHT)):
+        assert (part.exit_code, part.missing) == (3, (said,))
+        assert words(part).endswith("! not everything that was asked for was checked")
+
+
+def test_a_backend_that_finds_on_a_case_that_it_cannot_run_is_a_gap_of_that_shard(
+    tmp_path: Path,
+) -> None:
+    case = star()
+    cells = tuple(
+        Cell(
+            identity=c, evidence="measured", status="unavailable", stage="attend", reason="no wheel"
+        )
+        for c in COLUMNS
+    )
+    found = run_of(
+        tmp_path / "run", [(case, Checked(case=case.id, backend="mine", cells=cells))], exit_code=3
+    )
+    part = again(found, tmp_path / "part", settings={"shard": {"number": 1, "count": 2}})
+    assert (part.verdict, part.missing) == (3, ("backend mine completed no check: no wheel",))
+
+
+def test_what_a_shard_has_none_of_is_said_and_left_to_the_union(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    wide = "if case.shape.head_dim < 100:\n    raise NotImplementedError\nreturn []"
+    narrow = "if case.shape.head_dim >= 100:\n    raise NotImplementedError\nreturn []"
+    shares = [[star()], [WIDE]]
+    both = backend("wide", wide), backend("narrow", narrow)
+    parts = []
+    for number, cases in enumerate(shares, 1):
+        settings = RunSettings(
+            backends=both, run_dir=tmp_path / str(number), workers=0, reduce=False, store=None,
+            shard=Shard(number, 2),
+        )  # fmt: skip
+        parts.append(run(settings, checker=CHECKER, cases=cases))
+    assert [part.exit_code for part in parts] == [0, 0]
+    assert "! in shard 1/2 backend wide completed no check" in words(parts[0])
+    assert "! in shard 2/2 backend narrow completed no check" in words(parts[1])
+    assert words(parts[0]).endswith("✓ no identity violated in 1 check")
+    assert merge(parts, tmp_path / "union").run.exit_code == 0
+    settings = RunSettings(
+        backends=both[:1], run_dir=tmp_path / "wide", workers=0, reduce=False, store=None,
+        shard=Shard(1, 2),
+    )  # fmt: skip
+    alone = run(settings, checker=CHECKER, cases=shares[0])
+    assert alone.exit_code == 0
+    assert words(alone).endswith("nothing was checked in shard 1/2")
+
+
+def test_a_shard_in_which_a_backend_could_not_run_is_missed_in_the_union(tmp_path: Path) -> None:
+    case = star()
+    able = run_of(tmp_path / "able", [(case, verdicts_of(case, "mine"))])
+    here = again(able, tmp_path / "2", settings={"shard": {"number": 2, "count": 2}})
+    unable = BackendMeta(reference="mine", name="mine", unavailable="no wheel")
+    there = again(
+        run_of(tmp_path / "unable", [], exit_code=3), tmp_path / "1", backends=(unable,),
+        settings={"shard": {"number": 1, "count": 2}},
+    )  # fmt: skip
+    union = merge([there, here], tmp_path / "union").run
+    assert (union.exit_code, union.missing) == (
+        3, ("backend mine could not run in shard 1/2",),
+    )  # fmt: skip
+    other = again(
+        able, tmp_path / "3", settings={"shard": {"number": 1, "count": 2}}
+    )  # another host could
+    assert merge([there, here, other], tmp_path / "whole").run.exit_code == 0
+    nowhere = merge([there], tmp_path / "nowhere").run
+    assert nowhere.missing == (
+        "backend mine cannot run here: no wheel",
+        "shard 2/2 of backend mine not among the runs",
+    )
 
 
 @pytest.mark.parametrize("given", ["0/4", "5/4", "4", "1/0", "1/9999", "-1/2", "1/2/3"])

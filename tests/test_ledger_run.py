@@ -14,7 +14,8 @@ from treeproof.contract.event import Covered, Reduced, Tolerated
 from treeproof.contract.wire import FileError
 from treeproof.engine.run_folder import RunFolder
 from treeproof.engine.summary import Run
-from treeproof.reports.terminal import last_words, summary_lines
+from treeproof.reports.ending import last_words
+from treeproof.reports.terminal import summary_lines
 
 Backend = Callable[[str, str], str]
 

@@ -75,4 +75,4 @@ def test_a_run_that_is_not_all_there_is_named(tmp_path: Path) -> None:
     printed = CliRunner().invoke(
         cli, ["compare", str(tmp_path / "a"), str(tmp_path / "c")], standalone_mode=False
     )
-    assert "! c: run c was cut short" in printed.output
+    assert "! c: the run was cut short" in printed.output

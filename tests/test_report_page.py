@@ -254,7 +254,7 @@ def test_several_runs_make_one_page(tmp_path: Path) -> None:
     clean = run_of(tmp_path / "b", [(case, checked(case, "other"))], backends=("other",))
     page = page_of([failing(tmp_path / "a"), clean])
     assert [row.backend for row in page.rows] == ["mine", "other"]
-    assert not page.good
+    assert page.tone == "bad"
     assert len(page.blocks) == len(page.drawings) == 1
 
 
@@ -268,7 +268,7 @@ def test_rows_and_blocks_of_several_runs_say_whose_they_are(tmp_path: Path) -> N
         ("monday", "mine"), ("tuesday", "mine"),
     ]  # fmt: skip
     assert [block.run for block in page.blocks] == ["monday", "tuesday"]
-    assert page.warnings == ("tuesday: run tuesday was cut short",)
+    assert page.warnings == ("tuesday: the run was cut short",)
     words = Elements(render(page)).words
     assert "mine · run tuesday · measured" in words
     alone = page_of([one])

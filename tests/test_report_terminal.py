@@ -31,9 +31,10 @@ from treeproof.contract.tree import CandidateTree
 from treeproof.engine.run_folder import BackendMeta, RunFolder, RunMeta
 from treeproof.engine.summary import Run
 from treeproof.reports.console import open_console
+from treeproof.reports.ending import last_words
 from treeproof.reports.matrix import matrix_lines, reason_lines, shortened
 from treeproof.reports.progress import Progress
-from treeproof.reports.terminal import figures, last_words, replay_command, report, summary_lines
+from treeproof.reports.terminal import figures, replay_command, report, summary_lines
 
 GOOD = BackendMeta(reference="direct-mask", name="direct-mask")
 CAUSAL = BackendMeta(reference="examples/faulty_backend.py", name="causal")
@@ -341,7 +342,7 @@ def test_a_backend_found_by_its_name_needs_no_option(folder: Path) -> None:
         ),
         (
             [drawn(1), good(1)],
-            ["! run run was cut short", "! not everything that was asked for was checked"],
+            ["! the run was cut short", "! not everything that was asked for was checked"],
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from treeproof.contract.event import CaseDrawn, Checked
@@ -12,6 +13,11 @@ SAVED = "saved-"
 REDUCED_UNIT = "reduced"
 """Unit of the cases that the reducer made: shown, and counted in no figure."""
 _NAMED = 3
+
+
+def evidence(column: Counter[str]) -> int:
+    """Cells, of all with each status, that say something of the backend; a tie does not."""
+    return column["pass"] + column["fail"] + column["known"]
 
 
 def unchecked_shapes(

@@ -21,6 +21,7 @@ from treeproof.contract.event import (
     WorkerLost,
 )
 from treeproof.contract.wire import FileError
+from treeproof.engine.called import called
 from treeproof.engine.completed import REDUCED_UNIT
 from treeproof.engine.gathered import Check
 from treeproof.engine.merged_check import combined, same_verdicts, stands
@@ -82,6 +83,13 @@ def _keep(run: Run) -> list[str]:
         except FileError as error:
             lost.append(f"no file to replay {group.backend} {group.identity} {group.kind}: {error}")
     return lost
+
+
+def _cut_short(run: Run) -> bool:
+    """Whether it did not come to its end, or is itself the union of such runs: no other makes up for it."""
+    if run.finished is None or run.finished.exit_code == INTERRUPTED:
+        return True
+    return run.finished.exit_code == INCOMPLETE and run.verdict == CLEAN
 
 
 class _Union:
@@ -185,13 +193,13 @@ class _Union:
         code = union.verdict
         if OWN_FAULT in codes:
             code = OWN_FAULT
-        elif code == CLEAN and (lost or None in codes or INTERRUPTED in codes):
+        elif code == CLEAN and (lost or any(map(_cut_short, self.runs))):
             code = INCOMPLETE
         said = [
-            f"run {run.folder.path.name} " + (
+            f"the run in {name} " + (
                 "was cut short" if run.finished is None else f"ended so: {run.finished.reason}"
             )
-            for run in self.runs
+            for run, name in zip(self.runs, called(self.runs), strict=True)
             if run.finished is None or run.finished.reason
         ]  # fmt: skip
         said += sources_in_words(self.runs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from treeproof.engine.belonging import Belonging, shard_of
+from treeproof.engine.called import called
 from treeproof.engine.run_folder import BackendMeta, RunMeta
 from treeproof.engine.shards import WHOLE
 from treeproof.engine.summary import Run
@@ -35,20 +36,34 @@ def merged_meta(runs: Sequence[Run], into: Path) -> RunMeta:
         },
         command=("treeproof", "merge", *(str(r.folder.path) for r in runs), "-o", str(into)),
         backends=tuple(backends.values()),
-        parts=tuple(part for run in runs for part in run.meta.parts or (run.folder.path.name,)),
+        parts=tuple(
+            part
+            for run, name in zip(runs, called(runs), strict=True)
+            for part in run.meta.parts or (name,)
+        ),
         damage=(*(damage for run in runs for damage in run.damage), *_absent(runs)),
     )
 
 
 def _absent(runs: Sequence[Run]) -> Iterator[str]:
-    """Shards that a backend was not checked in, in words."""
-    of_backend: dict[str, set[int]] = {}
+    """Shards that a backend was not checked in, or could not run in, in words."""
+    there: dict[str, set[int]] = {}
+    able: dict[str, set[int]] = {}
     for run in runs:
         for backend in run.meta.backends:
-            of_backend.setdefault(backend.name, set()).add(shard_of(run.meta).number)
+            number = shard_of(run.meta).number
+            there.setdefault(backend.name, set()).add(number)
+            if not backend.unavailable:
+                able.setdefault(backend.name, set()).add(number)
     count = shard_of(runs[0].meta).count
-    for name, there in of_backend.items():
-        absent = sorted(set(range(1, count + 1)) - there)
-        if absent:
-            named = ", ".join(f"{number}/{count}" for number in absent)
-            yield f"shard{'s' if absent[1:] else ''} {named} of backend {name} not among the runs"
+    for name, numbers in there.items():
+        if absent := set(range(1, count + 1)) - numbers:
+            yield f"{_shards(absent, count)} of backend {name} not among the runs"
+        # Where it can run in none, it is unavailable in the union.
+        if name in able and (unable := numbers - able[name]):
+            yield f"backend {name} could not run in {_shards(unable, count)}"
+
+
+def _shards(numbers: Collection[int], count: int) -> str:
+    named = ", ".join(f"{number}/{count}" for number in sorted(numbers))
+    return f"shard{'s' if len(numbers) > 1 else ''} {named}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from treeproof.engine.called import called
 from treeproof.engine.summary import Run
 
 
@@ -14,13 +15,13 @@ def sources_in_words(runs: Sequence[Run]) -> Iterator[str]:
     """
     builds: dict[str, dict[str, list[str]]] = {}
     silent: dict[str, list[str]] = {}
-    for run in runs:
+    for run, called_so in zip(runs, called(runs), strict=True):
         for backend in run.meta.backends:
             if backend.source:
                 of_backend = builds.setdefault(backend.name, {})
-                of_backend.setdefault(backend.compiled, []).append(run.folder.path.name)
+                of_backend.setdefault(backend.compiled, []).append(called_so)
             elif not backend.unavailable:
-                silent.setdefault(backend.name, []).append(run.folder.path.name)
+                silent.setdefault(backend.name, []).append(called_so)
     for name, of_backend in builds.items():
         if len(of_backend) > 1:
             each = " and ".join(_runs(named) for named in of_backend.values())

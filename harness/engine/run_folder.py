@@ -103,7 +103,7 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...] = ()
     """Names of the runs that were merged into this one."""
     damage: tuple[str, ...] = ()
-    """Where their files of events did not read."""
+    """What of these is lost: where their files of events did not read, and shards that are not there."""
     version: int = EVENTS_VERSION
     """Of the events beside it. Fields that are added do not change it; what is said otherwise does."""
 

@@ -26,8 +26,9 @@ from treeproof.contract.event import (
 )
 from treeproof.contract.failure import COLUMNS, IDENTITIES, Failure
 from treeproof.contract.kernels import Kernel
-from treeproof.engine.completed import COMPLETED, REDUCED_UNIT, unchecked_shapes
+from treeproof.engine.completed import COMPLETED, REDUCED_UNIT, evidence
 from treeproof.engine.failure_group import SEVERITIES, FailureGroup
+from treeproof.engine.gaps import unable, unjudged
 from treeproof.engine.gathered import Gathered, Key
 from treeproof.engine.ledger_state import EntryState, KnownFailures, entry_states
 from treeproof.engine.run_folder import Damage, RunFolder, RunMeta
@@ -159,7 +160,7 @@ class Run:
     def exercised(self) -> dict[str, tuple[str, ...]]:
         """The identities, of the five, on which each backend was judged at all."""
         return {
-            backend: tuple(i for i in IDENTITIES if _evidence(columns[i]))
+            backend: tuple(i for i in IDENTITIES if evidence(columns[i]))
             for backend, columns in self.matrix.items()
         }
 
@@ -307,9 +308,14 @@ class Run:
     def missing(self) -> tuple[str, ...]:
         """What was asked for and not checked, in words; each is a reason for exit code 3.
 
-        Of a shard, damage alone: the rest is for the union to say.
+        Of a shard, what it knows by itself: the rest, `undecided`, is for the union to say.
         """
-        return self.damage if self.shard else (*self._gaps, *self.damage)
+        return (*unable(self), *(() if self.shard else unjudged(self)), *self.damage)
+
+    @cached_property
+    def undecided(self) -> tuple[str, ...]:
+        """What a shard did not check and another one may have, in words."""
+        return tuple(unjudged(self)) if self.shard else ()
 
     @property
     def shard(self) -> str:
@@ -317,36 +323,11 @@ class Run:
         shard = self.meta.settings.get("shard", {"number": 1, "count": 1})
         return "" if shard["count"] == 1 else f"{shard['number']}/{shard['count']}"
 
-    @cached_property
-    def _gaps(self) -> tuple[str, ...]:
-        reasons = [
-            f"backend {name} cannot run here: {why}" for name, why in self.unavailable.items()
-        ]
-        for name in self.backends:
-            if name not in self.unavailable:
-                reasons += self._missing_of(name)
-        for column in self.meta.identities:
-            if not any(_evidence(columns[column]) for columns in self.matrix.values()):
-                reasons.append(f"{column} was asked for and no backend gave evidence of it")
-        if self.meta.settings.get("trees"):
-            judged = [name for name in self.backends if self.completed_checks(name)]
-            reasons += unchecked_shapes(self.cases, self.checks, judged)
-        return tuple(reasons)
-
-    def _missing_of(self, backend: str) -> list[str]:
-        """Of a backend that was loaded: no check at all, or cases that it found it cannot run."""
-        checks = [check for check in self.checks if check.backend == backend]
-        cells = (cell for check in checks for cell in check.cells[:1])
-        reasons = Counter(cell.reason for cell in cells if cell.status == "unavailable")
-        why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-        if not self.completed_checks(backend):
-            return [f"backend {backend} completed no check{why}"]
-        if not reasons:
-            return []
-        return [
-            f"backend {backend} could not run in {reasons.total()} of {len(checks)} cases{why}; "
-            "Capabilities can say which it does not take"
-        ]
+    @property
+    def vacuous(self) -> bool:
+        """Nothing is wrong and nothing was checked: a shard that holds no part of the run, or none that
+        its backends take."""
+        return self.exit_code == CLEAN and not any(map(self.completed_checks, self.backends))
 
     @property
     def exit_code(self) -> int:
@@ -364,10 +345,6 @@ class Run:
         if self.failures or (self.unexpected_passes and not self.shard):
             return VIOLATED
         return INCOMPLETE if self.missing else CLEAN
-
-
-def _evidence(column: Counter[str]) -> int:
-    return column["pass"] + column["fail"] + column["known"]
 
 
 def percentile(ascending: Sequence[int], percent: int) -> int:

@@ -155,9 +155,10 @@ def summary_lines(run: Any, failed: Mapping[str, str], beside: Sequence[str] = (
     that found violations of their own, and of which the run has no record.
     """
     from treeproof.reports.console import MAX_LINE
+    from treeproof.reports.ending import last_words
     from treeproof.reports.ledger_lines import ledger_lines
     from treeproof.reports.matrix import matrix_lines, reason_lines
-    from treeproof.reports.terminal import figures, last_words, replay_command
+    from treeproof.reports.terminal import figures, replay_command
     from treeproof.reports.text import printable, shown
 
     for line in (*matrix_lines(run), *reason_lines(run), *ledger_lines(run)):

@@ -18,6 +18,7 @@ from treeproof.reports.acceptance import Accepted, accepted
 from treeproof.reports.case_sheet import summary
 from treeproof.reports.cause import cause_text, shared
 from treeproof.reports.console import MAX_LINE
+from treeproof.reports.ending import last_words
 from treeproof.reports.ledger_lines import entry_words, linked
 from treeproof.reports.left_lines import left_parts
 from treeproof.reports.matrix import Tally, column_name, reason_lines, tallies
@@ -27,7 +28,7 @@ from treeproof.reports.page.rounds import rounds_of
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.sanitized import sanitized_lines
 from treeproof.reports.script_lines import script_lines
-from treeproof.reports.terminal import figures, last_words, reduction, replay_command
+from treeproof.reports.terminal import figures, reduction, replay_command
 from treeproof.reports.text import printable, shown
 from treeproof.reports.varies import varies_freely
 
@@ -123,7 +124,8 @@ class Page:
 
     title: str
     verdict: str
-    good: bool
+    tone: str
+    """Of the verdict: good, bad, or plain where nothing was checked and nothing is wrong."""
     command: str
     made: tuple[str, ...]
     """Seed, machine, versions and time, where the page is of one run."""
@@ -169,7 +171,7 @@ def page_of(runs: Sequence[Run]) -> Page:
             "treeproof: " + ", ".join(dict.fromkeys(n for run in runs for n in run.backends))
         ),
         verdict=" · ".join(dict.fromkeys(words)),
-        good=all(run.exit_code == 0 for run in runs),
+        tone=_tone(runs),
         command=shown(shlex.join(["treeproof", *first.meta.command[1:]])) if len(runs) == 1 else "",
         made=_made(first) if len(runs) == 1 else (),
         started=first.meta.started,
@@ -190,6 +192,12 @@ def page_of(runs: Sequence[Run]) -> Page:
         blocks=tuple(blocks),
         drawings=tuple(drawings),
     )
+
+
+def _tone(runs: Sequence[Run]) -> str:
+    if any(run.exit_code for run in runs):
+        return "bad"
+    return "plain" if all(run.vacuous for run in runs) else "good"
 
 
 def _causes(run: Run, name: str, anchors: Mapping[Key, str]) -> list[Cause]:
