@@ -5,23 +5,34 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ledger_scene import entry, write_ledger
+from test_cli_commands import Run as Cli
+from test_cli_commands import run as cli  # noqa: F401
 from test_engine_runner import CHECKER, _fake_checker, backend  # noqa: F401
 from test_engine_shards import LEAKS, RIGHT, verdicts, words
 
+from treeproof.commands.interrupt import interruptible
 from treeproof.contract.registry import BackendError
+from treeproof.contract.wire import FileError
+from treeproof.engine import campaign_folder
 from treeproof.engine.campaign import UNITS, PartLost, campaign, run_part
+from treeproof.engine.campaign_folder import under_way
 from treeproof.engine.own_place import OwnPlace
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings, SettingsError
+from treeproof.engine.shards import Shard
 from treeproof.engine.summary import Run
 
 RAY = importlib.util.find_spec("ray") is not None or "TREEPROOF_REQUIRE_OPTIONAL" in os.environ
@@ -41,15 +52,19 @@ def whole(where: Path, settings: RunSettings, parts: int) -> Run:
 
 @dataclass
 class Told:
-    """A place that runs parts at once, and does to each submission what `does` says of its number."""
+    """A place that runs parts at once, and does to each submission what `does` says of its number; to the
+    run of no cases that comes before them what `first` says."""
 
     does: dict[int, BaseException] = field(default_factory=dict)
     submitted: list[RunSettings] = field(default_factory=list)
     count: int = 1
+    first: BaseException | None = None
 
     def submit(self, settings: RunSettings, checker: str) -> Future[bytes]:
-        error = self.does.get(len(self.submitted))
-        self.submitted.append(settings)
+        error = self.first
+        if settings.units != (0, 0):
+            error = self.does.get(len(self.submitted))
+            self.submitted.append(settings)
         answer: Future[bytes] = Future()
         if isinstance(error, KeyboardInterrupt):
             raise error
@@ -67,7 +82,7 @@ def test_the_union_of_a_campaign_is_the_soak_that_was_not_cut(
     tmp_path: Path,
 ) -> None:
     settings = soak(backend("bad", LEAKS), backend("good", RIGHT), reduce=False)
-    place = OwnPlace()
+    place = OwnPlace(under_way(tmp_path / "c"))
     seen: list[Any] = []
     union = campaign(settings, tmp_path / "c", place, seen.append, cases=2 * PART, checker=CHECKER)
     place.stop()
@@ -94,7 +109,7 @@ def test_a_part_that_does_not_come_back_is_named_and_is_no_pass(
     backend: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    gone = {i: PartLost("its machine is gone") for i in (0, 2, 3)}
+    gone = {i: PartLost("its machine is gone") for i in (0, 1, 2)}
     union = campaign(
         soak(backend("good", RIGHT)), tmp_path / "c", Told(gone), cases=2 * PART, checker=CHECKER
     )
@@ -109,7 +124,7 @@ def test_a_campaign_goes_on_where_it_was_left_off(
     settings = soak(backend("good", RIGHT))
     cut = Told({1: KeyboardInterrupt()})
     first = campaign(settings, tmp_path / "c", cut, cases=3 * PART, checker=CHECKER)
-    assert first.exit_code == 3
+    assert first.exit_code == 130
     assert "interrupted" in words(first)
     rest = Told()
     union = campaign(settings, tmp_path / "c", rest, cases=3 * PART, checker=CHECKER)
@@ -126,7 +141,9 @@ def test_a_folder_of_another_campaign_is_refused(
 ) -> None:
     settings = soak(backend("good", RIGHT))
     campaign(settings, tmp_path / "c", Told(), cases=PART, checker=CHECKER)
-    with pytest.raises(SettingsError, match=r"campaign.json is a campaign of seed 11, not 12"):
+    with pytest.raises(
+        SettingsError, match=r"campaign.json says otherwise .*: seed \(11 and 12\);"
+    ):
         campaign(replace(settings, seed=12), tmp_path / "c", Told(), cases=PART, checker=CHECKER)
 
 
@@ -135,7 +152,6 @@ def test_a_failure_is_reduced_in_the_part_that_found_it_first(
     tmp_path: Path,
 ) -> None:
     places = Told()
-    places.count = 0.5  # type: ignore[assignment]  # one part ahead
     settings = soak(backend("bad", LEAKS))
     union = campaign(settings, tmp_path / "c", places, cases=3 * PART, checker=CHECKER)
     assert [one.reduce for one in places.submitted] == [True, False, False]
@@ -149,6 +165,363 @@ def test_what_no_part_can_do_ends_the_campaign(tmp_path: Path) -> None:
             soak("direct-mask"), tmp_path / "c",
             Told({i: PartLost("gone") for i in range(9)}), cases=PART, checker=CHECKER,
         )  # fmt: skip
+
+
+# --- interrupted --------------------------------------------------------------------------------
+
+ONCE = """
+import pathlib
+told = pathlib.Path(__file__).with_name("told")
+if case.shape.head_dim > 32 and not told.exists():
+    return [('visibility', 'reads-sibling')]
+"""
+"""Fails in the first sitting alone."""
+TELLS_IT_TO_END = """
+import pathlib
+told = pathlib.Path(__file__).with_name("told")
+with told.open("a") as stream:
+    stream.write("x")
+if told.stat().st_size == {after}:
+    os.kill(os.getppid(), signal.{signal})
+    time.sleep(1)
+return []
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("after", "parts"), [(20, ["000000"]), (100, ["000000", "000001"])])
+def test_what_the_part_under_way_has_found_is_in_the_union_of_a_campaign_that_is_told_to_end(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+    after: int,
+    parts: list[str],
+) -> None:
+    ends = backend("ends", TELLS_IT_TO_END.format(after=after, signal=name))
+    settings = soak(backend("bad", LEAKS), ends, workers=1, reduce=False)
+    started = time.monotonic()
+    with interruptible():
+        union = campaign(
+            settings, tmp_path / "c", OwnPlace(under_way(tmp_path / "c")), cases=9 * PART, checker=CHECKER
+        )  # fmt: skip
+    assert union.exit_code == 130
+    assert time.monotonic() - started < 60.0
+    assert union.finished is not None
+    assert union.finished.reason.startswith("interrupted")
+    assert [path.name for path in sorted((tmp_path / "c" / "parts").iterdir())] == parts
+    assert after - 3 <= union.completed_checks("ends") <= after + 3
+    assert {group.backend for group in union.failures} == {"bad"}
+    assert Run.read(tmp_path / "c" / "run").exit_code == 130
+
+
+def test_a_part_that_was_interrupted_is_run_again_and_what_failed_in_it_alone_still_counts(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    ends = backend("ends", TELLS_IT_TO_END.format(after=40, signal="SIGINT"))
+    settings = soak(backend("once", ONCE.replace("told", "over") + "return []"), ends, reduce=False)
+
+    def sitting() -> Run:
+        place = OwnPlace(under_way(tmp_path / "c"))
+        return campaign(settings, tmp_path / "c", place, cases=PART, checker=CHECKER)
+
+    assert sitting().exit_code == 130
+    (tmp_path / "over").touch()
+    union = sitting()
+    assert union.exit_code == 1
+    assert [group.key for group in union.failures] == [("once", "visibility", "reads-sibling")]
+    assert {c.case for c in union.checks} == {
+        c.case for c in whole(tmp_path / "whole", settings, 1).checks
+    }
+    names = [path.name for path in sorted((tmp_path / "c" / "parts").iterdir())]
+    assert names == ["000000", "000000.1"]
+
+
+def test_a_campaign_that_is_interrupted_before_anything_was_found_says_that_alone(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        campaign(soak("direct-mask"), tmp_path / "c", Told(first=KeyboardInterrupt()), cases=PART)
+    assert not (tmp_path / "c" / "campaign.json").exists()
+
+
+# --- what cannot be united ----------------------------------------------------------------------
+
+
+def begun(folder: Path, settings: RunSettings) -> bytes:
+    """A campaign of one part; what its union says."""
+    campaign(settings, folder, Told(), cases=PART, checker=CHECKER)
+    return (folder / "run" / "events-merged.ndjson").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dtype": "float16"}, r"dtype \(none and float16\)"),
+        ({"identities": ("kv",)}, r"identities \(none and kv\)"),
+        ({"profile": "ci"}, r"profile \(quick and ci\)"),
+        ({"ledger": Path("known.toml")}, r"entry 1 of the ledger \(none and good "),
+    ],
+)
+def test_what_has_no_union_with_the_parts_is_refused_before_anything_is_run(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    change: dict[str, Any],
+    said: str,
+) -> None:
+    write_ledger(tmp_path, entry(backend='"good"'))
+    settings = soak(backend("good", RIGHT))
+    before = begun(tmp_path / "c", settings)
+    places = Told()
+    with pytest.raises(
+        SettingsError, match=rf"{said}.*; go on as it was begun, or name a new folder"
+    ):
+        campaign(
+            replace(settings, **change), tmp_path / "c", places, cases=2 * PART, checker=CHECKER
+        )  # fmt: skip
+    assert places.submitted == []
+    assert (tmp_path / "c" / "run" / "events-merged.ndjson").read_bytes() == before
+
+
+def test_another_version_of_treeproof_is_refused_before_anything_is_run(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    monkeypatch.setattr("treeproof.__version__", "1.0")
+    begun(tmp_path / "c", settings)
+    monkeypatch.setattr("treeproof.__version__", "2.0")
+    places = Told()
+    with pytest.raises(SettingsError, match=r"treeproof \(1.0 and 2.0\)"):
+        campaign(settings, tmp_path / "c", places, cases=2 * PART, checker=CHECKER)
+    assert places.submitted == []
+
+
+def test_a_backend_that_was_mended_since_needs_a_new_folder(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = soak(backend("mine", LEAKS))
+    begun(tmp_path / "c", settings)
+    backend("mine", RIGHT)
+    places = Told()
+    with pytest.raises(
+        SettingsError, match=r"source of mine \(digest .* and digest .*name a new folder"
+    ):
+        campaign(settings, tmp_path / "c", places, cases=2 * PART, checker=CHECKER)
+    assert places.submitted == []
+    assert campaign(settings, tmp_path / "new", places, cases=PART, checker=CHECKER).exit_code == 0
+
+
+def test_a_backend_that_was_compiled_again_since_needs_one_too(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    library = tmp_path / f"built{EXTENSION_SUFFIXES[0]}"
+    library.write_bytes(b"one")
+    settings = soak(backend("mine", "if case is None:\n    import built\nreturn []"))
+    begun(tmp_path / "c", settings)
+    library.write_bytes(b"two")
+    with pytest.raises(SettingsError, match=r"mine, which is compiled otherwise; .*a new folder"):
+        campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
+
+
+def test_other_backends_are_another_campaign(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    begun(tmp_path / "c", settings)
+    more = replace(settings, backends=(*settings.backends, backend("more", RIGHT)))
+    with pytest.raises(SettingsError, match=r"backends \(.*good.py and .*good.py .*more.py\)"):
+        campaign(more, tmp_path / "c", Told(), cases=PART, checker=CHECKER)
+
+
+def test_a_shard_of_a_campaign_is_refused(tmp_path: Path) -> None:
+    settings = soak("direct-mask", shard=Shard(1, 4))
+    with pytest.raises(SettingsError, match="shard 1/4: a campaign is cut into parts of its own"):
+        campaign(settings, tmp_path / "c", Told(), cases=PART)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--shard", "1/4"), "--shard 1/4: a campaign is cut into parts of its own"),
+        (("--run-dir", "x"), "--run-dir x: the run of a campaign is FOLDER/run"),
+    ],
+)
+def test_the_command_refuses_what_a_campaign_does_not_take(
+    cli: Cli,  # noqa: F811
+    given: tuple[str, ...],
+    said: str,
+) -> None:
+    code, _, error = cli("fuzz", "direct-mask", "--campaign", "c", *given)
+    assert (code, said in error) == (2, True)
+    assert not Path("c").exists()
+
+
+def test_a_device_that_is_not_there_leaves_the_folder_to_a_campaign_on_another(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    with pytest.raises((BackendError, SettingsError), match="device cuda"):
+        campaign(
+            replace(settings, device="cuda:99"), tmp_path / "c", Told(), cases=PART, checker=CHECKER
+        )
+    assert not (tmp_path / "c" / "campaign.json").exists()
+    assert campaign(settings, tmp_path / "c", Told(), cases=PART, checker=CHECKER).exit_code == 0
+
+
+@dataclass
+class Mixed(Told):
+    """A place of which some machines have another treeproof: those of the submissions in `odd`."""
+
+    odd: tuple[int, ...] = ()
+
+    def submit(self, settings: RunSettings, checker: str) -> Future[bytes]:
+        with pytest.MonkeyPatch.context() as patch:
+            if settings.units != (0, 0) and len(self.submitted) in self.odd:
+                patch.setattr("treeproof.__version__", "another")
+            return super().submit(settings, checker)
+
+
+def test_a_part_of_a_place_unlike_the_others_is_run_again(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    places = Mixed(odd=(1, 2))
+    union = campaign(settings, tmp_path / "c", places, cases=2 * PART, checker=CHECKER)
+    assert len(places.submitted) == 4
+    assert verdicts(union) == verdicts(whole(tmp_path / "whole", settings, 2))
+    assert union.exit_code == 0
+
+
+def test_where_no_part_is_like_the_others_any_more_the_campaign_ends_and_says_why(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    places = Mixed(odd=tuple(range(1, 99)))
+    settings = soak(backend("good", RIGHT))
+    union = campaign(settings, tmp_path / "c", places, cases=90 * PART, checker=CHECKER)
+    assert len(places.submitted) == 1 + 3 * 3
+    assert (union.exit_code, union.meta.parts) == (3, ("000000",))
+    said = " ".join(words(union).split())
+    assert "part 1 did not come back" in said
+    assert "they differ in treeproof" in said
+
+
+def test_an_older_campaign_is_told_apart_and_its_parts_can_be_united(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "campaign.json").write_text('{"backends": ["direct-mask"], "seed": 11}')
+    with pytest.raises(
+        FileError, match=r"name a new folder, or unite .* treeproof merge .*parts/\*"
+    ):
+        campaign(soak("direct-mask"), tmp_path / "c", Told(), cases=PART, checker=CHECKER)
+
+
+# --- parts that do not read ---------------------------------------------------------------------
+
+
+def hurt_meta(part: Path) -> None:
+    (part / "meta.json").write_text("{")
+
+
+def hurt_events(part: Path) -> None:
+    (part / "events-run.ndjson").unlink()
+
+
+@pytest.mark.parametrize("hurt", [hurt_meta, hurt_events])
+def test_a_part_that_does_not_read_is_run_again_and_nothing_else_is_lost(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    hurt: Callable[[Path], None],
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
+    hurt(tmp_path / "c" / "parts" / "000001")
+    places = Told()
+    union = campaign(settings, tmp_path / "c", places, cases=3 * PART, checker=CHECKER)
+    assert [one.units for one in places.submitted] == [(UNITS, UNITS), (2 * UNITS, UNITS)]
+    assert verdicts(union) == verdicts(whole(tmp_path / "whole", settings, 3))
+    assert union.exit_code == 0
+    assert (hurt is hurt_meta) == ("part 1 does not read, and was run again" in words(union))
+
+
+def test_a_part_that_does_not_read_and_is_not_run_again_is_no_pass(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
+    hurt_meta(tmp_path / "c" / "parts" / "000001")
+    gone = Told({i: PartLost("its machine is gone") for i in range(9)})
+    union = campaign(settings, tmp_path / "c", gone, cases=2 * PART, checker=CHECKER)
+    assert (union.exit_code, union.meta.parts) == (3, ("000000",))
+    assert "part 1 does not read" in words(union)
+
+
+# --- nothing is left or lost on the way ---------------------------------------------------------
+
+
+def test_the_last_union_stands_until_the_next_is_complete(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    before = begun(tmp_path / "c", settings)
+    real = campaign_folder.merge
+
+    def cut(*runs: Any, **rest: Any) -> Any:
+        real(*runs, **rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign_folder, "merge", cut)
+    with pytest.raises(KeyboardInterrupt):
+        campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
+    assert (tmp_path / "c" / "run" / "events-merged.ndjson").read_bytes() == before
+    monkeypatch.undo()
+    union = campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
+    assert union.meta.parts == ("000000", "000001")
+    assert union.meta.settings["run_dir"] == str(tmp_path / "c" / "run")
+    assert not under_way(tmp_path / "c").exists()
+
+
+def test_a_campaign_that_is_killed_leaves_nothing_outside_its_folder_and_the_next_start_cleans_that(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    slow = backend("slow", "time.sleep(0.2)\nreturn []")
+    words = ["fuzz", slow, "--campaign", "c", "--time", "60s", "--seed", "11", "-n", "1"]
+    code = f"from treeproof.cli import main; main({words!r})"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    ends = time.monotonic() + 60
+    while not list(Path("c").glob("under-way/treeproof-part-*/run/events-run.ndjson")):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not list((tmp_path / "temporary").glob("treeproof-part-*"))
+    (left,) = under_way(Path("c")).iterdir()
+    with campaign_folder.CampaignFolder.opened(Path("c")):
+        assert not left.exists()
+
+
+def test_two_at_one_campaign_are_refused(tmp_path: Path) -> None:
+    with (
+        campaign_folder.CampaignFolder.opened(tmp_path / "c"),
+        pytest.raises(SettingsError, match="another treeproof is at this campaign"),
+    ):
+        campaign(soak("direct-mask"), tmp_path / "c", Told(), cases=PART, checker=CHECKER)
 
 
 # --- on Ray -------------------------------------------------------------------------------------
@@ -236,3 +609,14 @@ def test_a_cluster_without_a_gpu_is_refused_for_a_run_on_one() -> None:
 
     with pytest.raises(SettingsError, match="the cluster has no GPU"):
         RayPlaces("local", "cuda", 1)
+
+
+@needs_ray
+def test_a_campaign_on_ray_is_told_to_end_as_any_other(ray_places: Any) -> None:
+    def told() -> None:
+        ray_places(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        told()

@@ -12,9 +12,13 @@ from treeproof.commands.check import BUILT_IN
 from treeproof.commands.exit_codes import EXIT_CODES
 from treeproof.commands.interrupt import interruptible
 from treeproof.commands.leave_reports import leave_reports
-from treeproof.commands.of_campaign import require_campaign, run_campaign, seeded
+from treeproof.commands.of_campaign import (
+    require_campaign,
+    require_no_other,
+    run_campaign,
+    seeded,
+)
 from treeproof.commands.options import PATH, run_options, soak_settings
-from treeproof.config import ConfigError
 
 
 @click.command(epilog=EXIT_CODES)
@@ -44,7 +48,8 @@ def fuzz(targets: tuple[str, ...], campaign: Path | None, **options: Any) -> int
     Failures are reduced and kept as those of check are, and replayed first in the next run; of
     cases that pass, only the counts are kept. A campaign is such a run in parts of 72 cases, on this machine
     or on a Ray cluster, a GPU a part: a part that is lost is run again, those that are there are not, and
-    FOLDER/run is the union of all. With --examples it ends by itself. Profile, seed and time of [tool.treeproof] are for
+    FOLDER/run is the union of all. A backend that was mended since, or another ledger or version, needs a
+    new FOLDER. With --examples it ends by itself. Profile, seed and time of [tool.treeproof] are for
     check alone.
 
     \b
@@ -55,13 +60,10 @@ def fuzz(targets: tuple[str, ...], campaign: Path | None, **options: Any) -> int
     """
     settings = soak_settings(options, targets, BUILT_IN)
     require_known(settings.backends)
-    if campaign is not None and settings.sanitize:
-        raise ConfigError(
-            "--campaign: replay what it finds with --sanitize, which it cannot itself"
-        )
     if campaign is None:
         require_campaign(options)
     else:
+        require_no_other(settings, options)
         settings = seeded(settings, campaign, options)
     from treeproof.engine.runner import run
     from treeproof.reports.console import open_console

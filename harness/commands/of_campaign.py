@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from treeproof.config import ConfigError, read_value
 from treeproof.contract.event import Event
 from treeproof.engine.settings import RunSettings
+from treeproof.engine.shards import WHOLE
 
 if TYPE_CHECKING:
     from treeproof.engine.campaign import Places
@@ -21,6 +22,22 @@ def require_campaign(options: Mapping[str, Any]) -> None:
     for name in ("ray", "examples"):
         if options[name] is not None:
             raise ConfigError(f"--{name} {options[name]}: give --campaign FOLDER with it")
+
+
+def require_no_other(settings: RunSettings, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError where something was given that a campaign does not take."""
+    if settings.sanitize:
+        raise ConfigError(
+            "--campaign: replay what it finds with --sanitize, which it cannot itself"
+        )
+    if options["run_dir"] is not None:
+        raise ConfigError(
+            f"--run-dir {options['run_dir']}: the run of a campaign is FOLDER/run: give one of them"
+        )
+    if settings.shard != WHOLE:
+        raise ConfigError(
+            f"--shard {settings.shard}: a campaign is cut into parts of its own: give one of them"
+        )
 
 
 def run_campaign(
@@ -37,7 +54,7 @@ def run_campaign(
         cases = int(read_value("examples", cases, "--examples")["examples"])
         if options["time_limit"] is None:
             settings = replace(settings, time_limit=None, units=units_of(cases))
-    places = _places(settings, options["ray"])
+    places = _places(settings, folder, options["ray"])
     try:
         return campaign(settings, folder, places, on_event, cases=cases)
     finally:
@@ -46,17 +63,18 @@ def run_campaign(
 
 def seeded(settings: RunSettings, folder: Path, options: Mapping[str, Any]) -> RunSettings:
     """With the seed of the campaign that the folder holds, where none is given."""
-    from treeproof.engine.campaign import seed_of
+    from treeproof.engine.campaign_folder import seed_of
 
     known = seed_of(folder) if options["seed"] is None else None
     return settings if known is None else replace(settings, seed=known)
 
 
-def _places(settings: RunSettings, address: str | None) -> Places:
+def _places(settings: RunSettings, folder: Path, address: str | None) -> Places:
     if address is None:
+        from treeproof.engine.campaign_folder import under_way
         from treeproof.engine.own_place import OwnPlace
 
-        return OwnPlace()
+        return OwnPlace(under_way(folder))
     from treeproof.engine.ray_places import RayPlaces
 
     return RayPlaces(address, settings.device_kind, settings.workers)

@@ -1,17 +1,13 @@
 """A soak in parts: run anywhere, lost and run again, left off and gone on with, and one run in the end.
 
 Part p of a campaign is units [p * UNITS, (p + 1) * UNITS) of its soak, the same wherever and whenever it
-is run. What a part found comes back as one file and lies in the campaign's folder from then on:
-
-campaign.json      what is drawn, and on what
-parts/000012/      a run folder, whole
-run/               the union of all parts
+is run. What a part found comes back as one file and lies in the campaign's folder from then on.
 """
 
 from __future__ import annotations
 
 import io
-import shutil
+import itertools
 import tarfile
 import tempfile
 import time
@@ -20,17 +16,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from treeproof.contract.event import Event
 from treeproof.contract.registry import BackendError
-from treeproof.contract.wire import FileError, read_bytes, write_atomically
-from treeproof.engine.merge import merge
+from treeproof.contract.wire import FileError
+from treeproof.engine.campaign_folder import CampaignFolder, is_whole
 from treeproof.engine.representatives import keep_failures
+from treeproof.engine.run_folder import RunFolder, RunMeta
 from treeproof.engine.runner import ignore, run
 from treeproof.engine.settings import RunSettings, SettingsError
+from treeproof.engine.shards import WHOLE
 from treeproof.engine.store import FailureStore
 from treeproof.engine.summary import Run
 from treeproof.engine.worker import CHECKER
@@ -38,14 +34,18 @@ from treeproof.engine.worker import CHECKER
 UNITS = 8
 """Units of a part: a minute or so on one core, of which its start takes three seconds."""
 MOST_TRIES = 3
+MOST_BARREN = 3
+"""Parts that do not come back, one after another, before no further ones are tried."""
 AHEAD = 2
 """Parts handed out for each place, so that none waits for the next."""
-_DRAWN = ("backends", "identities", "profile", "seed", "dtype", "device")
-"""Settings that an earlier sitting of the same campaign must have had as well."""
 
 
 class PartLost(Exception):
     """A part did not come back, and why: its place died, or was taken away."""
+
+
+LOST = (PartLost, BackendError, SettingsError, FileError)
+"""What a part may raise that others of its campaign do not: it is run again, elsewhere or later."""
 
 
 class Places(Protocol):
@@ -60,13 +60,22 @@ class Places(Protocol):
     def stop(self) -> None: ...
 
 
-def run_part(settings: RunSettings, checker: str = CHECKER) -> bytes:
-    """Run one part here, in a folder of its own; the run folder as a compressed tar file."""
-    with tempfile.TemporaryDirectory(prefix="treeproof-part-") as folder:
-        found = run(replace(settings, run_dir=Path(folder) / "run"), checker=checker)
+def run_part(settings: RunSettings, checker: str = CHECKER, within: Path | None = None) -> bytes:
+    """Run one part here, in a folder of its own; the run folder as a compressed tar file.
+
+    Where it is interrupted, that is what it recorded until then. `within`: where its folder is, instead of
+    among the temporary ones.
+    """
+    with tempfile.TemporaryDirectory(prefix="treeproof-part-", dir=within) as place:
+        folder = RunFolder(Path(place) / "run")
+        try:
+            run(replace(settings, run_dir=folder.path), checker=checker)
+        except KeyboardInterrupt:
+            if not folder.meta_path.exists():  # it had not begun
+                raise
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
-            archive.add(found.folder.path, arcname=".")
+            archive.add(folder.path, arcname=".")
     return packed.getvalue()
 
 
@@ -81,39 +90,24 @@ def campaign(
 ) -> Run:
     """Run parts until the time of `settings` is over, or about `cases` cases have been drawn; the union.
 
-    Parts that an earlier sitting left in `folder` are not run again, and count. A part that is lost is
-    run again, MOST_TRIES times at most, and so is one whose place cannot load a backend that others
-    could. Raises SettingsError where the folder holds another campaign, and what `run` raises where no
-    part can be run.
+    Parts that an earlier sitting left in `folder` are not run again, and count; those that were interrupted,
+    or do not read, are. A part that is lost is run again, MOST_TRIES times at most, and so is one that
+    came from a place unlike the others. Before any part a run of no cases tells what all of them will be
+    like. Raises SettingsError where the folder holds another campaign, or another process is at it, what
+    `run` raises where no part can be run, and KeyboardInterrupt where none was.
     """
-    _begin(settings, folder)
-    sitting = _Sitting(settings, folder, places, on_event, cases, checker)
-    try:
-        sitting.go_on()
-    except KeyboardInterrupt:
-        sitting.lost.append("interrupted")
-        sitting.keep_what_is_there()
-    return sitting.union()
-
-
-def _begin(settings: RunSettings, folder: Path) -> None:
-    path = folder / "campaign.json"
-    drawn: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode({name: settings.as_builtins()[name] for name in _DRAWN})
-    )
-    try:
-        (folder / "parts").mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_atomically(path, msgspec.json.format(msgspec.json.encode(drawn)) + b"\n")
-    except OSError as error:
-        raise FileError(f"{folder}: {error.strerror or error}") from error
-    known = _read(path)
-    for name, value in drawn.items():
-        if known.get(name) != value:
-            raise SettingsError(
-                f"{path} is a campaign of {name} {known.get(name)!r}, not {value!r}: "
-                "name another folder, or ask for the same"
-            )
+    if settings.shard != WHOLE:
+        raise SettingsError(
+            f"shard {settings.shard}: a campaign is cut into parts of its own, and has no shards"
+        )
+    with CampaignFolder.opened(folder) as opened:
+        sitting = _Sitting(settings, opened, places, on_event, cases, checker)
+        try:
+            sitting.go_on()
+        except KeyboardInterrupt:
+            sitting.interrupted = True
+            sitting.keep_what_is_there()
+        return sitting.union()
 
 
 def units_of(cases: int) -> tuple[int, int]:
@@ -123,34 +117,21 @@ def units_of(cases: int) -> tuple[int, int]:
     return 0, -(-cases // (UNITS * BLOCK)) * UNITS
 
 
-def seed_of(folder: Path) -> int | None:
-    """The seed of the campaign in a folder; None where there is none yet."""
-    path = folder / "campaign.json"
-    seed = _read(path).get("seed") if path.exists() else None
-    return seed if isinstance(seed, int) else None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(read_bytes(path), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise FileError(f"{path}: {error}") from error
-
-
 @dataclass
 class _Sitting:
     """A campaign in progress."""
 
     settings: RunSettings
-    folder: Path
+    folder: CampaignFolder
     places: Places
     on_event: Callable[[Event], None]
     cases: int | None
     checker: str
-    started: float = field(default_factory=time.monotonic)
+    started: float = 0.0
     failed: bool = False
-    came: bool = False
-    """A part has come back."""
+    interrupted: bool = False
+    barren: int = 0
+    """Parts given up since one has come back."""
     tries: Counter[int] = field(default_factory=Counter)
     waiting: dict[Future[bytes], int] = field(default_factory=dict)
     """Parts under way."""
@@ -158,53 +139,77 @@ class _Sitting:
     """What should be in the union and is not, in words."""
 
     def go_on(self) -> None:
+        """Raises KeyboardInterrupt where a part was interrupted, too."""
+        self.folder.require(self._asked())
+        self.started = time.monotonic()
         waiting, parts = self.waiting, self._parts()
         again: list[int] = []
         while True:
-            while len(waiting) < AHEAD * self.places.count and not self._over:
+            while self._has_room and not self._over:
                 part = again.pop() if again else next(parts, None)
                 if part is None:
                     break
                 waiting[self._submit(part)] = part
             if not waiting:
-                self.lost += [f"part {part} was lost, and the time was over" for part in again]
+                self.lost += [f"part {part} was lost, and not run again" for part in again]
                 return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                part = waiting.pop(future)
                 try:
-                    self._keep(part, future.result())
-                except (PartLost, BackendError) as error:
-                    if isinstance(error, BackendError) and not self.came:
-                        raise  # it can be loaded nowhere, for all that is known
-                    self.tries[part] += 1
-                    if self.tries[part] < MOST_TRIES:
-                        again.append(part)
-                    else:
-                        self.lost.append(f"part {part} did not come back: {error}")
+                    found = self._keep(waiting[future], future.result())
+                except LOST as error:
+                    again += self._lose(waiting[future], error)
+                    found = None
+                del waiting[future]
+                if found is not None and not is_whole(found):
+                    raise KeyboardInterrupt
 
     def keep_what_is_there(self) -> None:
         """Of the parts under way, those that have come back."""
         for future, part in self.waiting.items():
             if future.done() and future.exception() is None:
-                self._keep(part, future.result())
+                try:
+                    self._keep(part, future.result())
+                except FileError as error:
+                    self._lose(part, error)
+
+    def _asked(self) -> RunMeta:
+        """meta.json of a run of no cases. Raises what `run` does where none can begin."""
+        none = replace(self._own(0), units=(0, 0))
+        for _ in range(MOST_TRIES):
+            try:
+                packed = self.places.submit(none, self.checker).result()
+            except PartLost as error:
+                self.lost = [str(error)]
+                continue
+            self.lost = []
+            with self.folder.unpacked(packed) as unpacked:
+                found = Run.read(unpacked.path)
+            if not is_whole(found):
+                raise KeyboardInterrupt
+            return found.meta
+        raise SettingsError(": ".join(["no part of the campaign was run", *self.lost]))
 
     def _parts(self) -> Iterator[int]:
         """Those that are not there yet, in order."""
         most = None if self.cases is None else units_of(self.cases)[1] // UNITS
-        part = 0
-        while most is None or part < most:
-            if not self._path(part).exists():
-                yield part
-            part += 1
+        every = itertools.count() if most is None else range(most)
+        return (part for part in every if not self.folder.has(part))
+
+    @property
+    def _has_room(self) -> bool:
+        """What has come back is taken in first: it may be the last."""
+        came = any(future.done() for future in self.waiting)
+        return not came and len(self.waiting) < AHEAD * self.places.count
 
     @property
     def _over(self) -> bool:
         limit = self.settings.time_limit
         late = limit is not None and time.monotonic() - self.started >= limit
-        return late or (self.failed and self.settings.fail_fast)
+        stopped = self.failed and self.settings.fail_fast
+        return late or stopped or self.barren >= MOST_BARREN
 
-    def _submit(self, part: int) -> Future[bytes]:
-        own = replace(
+    def _own(self, part: int) -> RunSettings:
+        return replace(
             self.settings,
             units=(part * UNITS, UNITS),
             time_limit=None,
@@ -213,31 +218,35 @@ class _Sitting:
             # One smallest case of each failure is enough.
             reduce=self.settings.reduce and not self.failed,
         )
-        return self.places.submit(own, self.checker)
 
-    def _path(self, part: int) -> Path:
-        return self.folder / "parts" / f"{part:06}"
+    def _submit(self, part: int) -> Future[bytes]:
+        return self.places.submit(self._own(part), self.checker)
 
-    def _keep(self, part: int, packed: bytes) -> None:
-        with tempfile.TemporaryDirectory(dir=self.folder) as unpacked:
-            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-                archive.extractall(unpacked, filter="data")
-            Path(unpacked).rename(self._path(part))
-            Path(unpacked).mkdir()  # which it cleans up
-        found = Run.read(self._path(part))
-        self.came = True
+    def _keep(self, part: int, packed: bytes) -> Run:
+        found = self.folder.keep(part, packed)
+        self.barren = 0
         self.failed |= bool(found.failures)
         for event in found.events:
             self.on_event(event)
+        return found
+
+    def _lose(self, part: int, error: Exception) -> list[int]:
+        """The part, where it is to be run again."""
+        self.tries[part] += 1
+        if self.tries[part] < MOST_TRIES:
+            return [part]
+        self.barren += 1
+        self.lost.append(f"part {part} did not come back: {error}")
+        return []
 
     def union(self) -> Run:
-        """All parts that there are as one run; what is lost is said, and is no pass."""
-        runs = [Run.read(path) for path in sorted((self.folder / "parts").iterdir())]
-        if not runs:
-            raise SettingsError(": ".join(["no part of the campaign was run", *self.lost]))
-        into = self.folder / "run"
-        shutil.rmtree(into, ignore_errors=True)  # it is made of the parts
-        found = merge(runs, into, lost=self.lost).run
+        """All parts that there are as one run."""
+        if not self.folder.runs:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            why = [*self.lost, *(why for _, why in self.folder.unread)]
+            raise SettingsError(": ".join(["no part of the campaign was run", *why]))
+        found = self.folder.unite(self.lost, interrupted=self.interrupted)
         if self.settings.store is not None:
             keep_failures(found, FailureStore(self.settings.store), ())
         return found

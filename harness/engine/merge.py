@@ -43,16 +43,25 @@ class Merged:
     repeated: int
 
 
-def merge(runs: Sequence[Run], into: Path, *, lost: Sequence[str] = ()) -> Merged:
+def merge(
+    runs: Sequence[Run],
+    into: Path,
+    *,
+    place: Path | None = None,
+    lost: Sequence[str] = (),
+    said: Sequence[str] = (),
+    interrupted: bool = False,
+) -> Merged:
     """Write the union of runs into a new run folder, which is read as any other.
 
     A check that several runs have counts once: one that judged its backend before one that did not,
     and where they come to other verdicts all of them, which is said. The exit code is decided for
     the union: a backend that one run could not judge may have been judged by another. `lost`: in words,
-    what should have been among the runs and is not, which leaves the union incomplete. Raises
-    FileError where the runs do not belong together, or `into` holds a run or cannot be written.
+    what should have been among the runs and is not, which leaves the union incomplete; `said`: what else there
+    is to say of it. `interrupted`: more runs were to come. `place`: where the union will stand, if not
+    where it is written. Raises FileError where the runs do not belong together, or `into` holds a run or cannot be written.
     """
-    meta = merged_meta(runs, into)
+    meta = merged_meta(runs, into if place is None else place)
     folder = RunFolder(into)
     folder.create(meta)
     union = _Union(runs)
@@ -66,7 +75,9 @@ def merge(runs: Sequence[Run], into: Path, *, lost: Sequence[str] = ()) -> Merge
             with folder.events_path(f"{number:0{len(str(len(runs)))}}").open("xb") as stream:
                 stream.writelines(encode_event(e) for e in union.events_of(number))
         unread = [*lost, *_keep(Run.read(into))]
-        code, reason = union.ending(Run.read(into), unread)
+        code, reason = union.ending(Run.read(into), unread, said)
+        if interrupted and code != OWN_FAULT:
+            code, reason = INTERRUPTED, "; ".join(filter(None, ["interrupted", reason]))
         with folder.events_path("merged").open("xb") as stream:
             stream.write(encode_event(union.finished(code, reason, folder.written())))
     except OSError as error:
@@ -187,7 +198,7 @@ class _Union:
         self._written.add(what)
         return True
 
-    def ending(self, union: Run, lost: Sequence[str]) -> tuple[int, str]:
+    def ending(self, union: Run, lost: Sequence[str], further: Sequence[str]) -> tuple[int, str]:
         """Exit code of the union, and what there is to say of it."""
         codes = [None if run.finished is None else run.finished.exit_code for run in self.runs]
         code = union.verdict
@@ -209,7 +220,7 @@ class _Union:
             )
             more = f" and {len(self.otherwise) - _NAMED} more" if self.otherwise[_NAMED:] else ""
             said.append(f"other verdicts in other runs, of which all stand: {named}{more}")
-        return code, "; ".join([*said, *lost])
+        return code, "; ".join([*said, *lost, *further])
 
     def finished(self, code: int, reason: str, written: tuple[tuple[str, int], ...]) -> Finished:
         """Seconds are those of all runs together."""

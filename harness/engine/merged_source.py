@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from treeproof.engine.called import called
+from treeproof.engine.run_folder import RunMeta
 from treeproof.engine.summary import Run
 
 
@@ -29,6 +30,15 @@ def sources_in_words(runs: Sequence[Run]) -> Iterator[str]:
     for name, named in silent.items():
         if len(named) + len(builds.get(name, ())) > 1:
             yield f"{_runs(named)} recorded no source of {name}: that it was the same is not known"
+
+
+def other_builds(one: RunMeta, other: RunMeta) -> Iterator[str]:
+    """Backends that are of one source in both and were compiled otherwise."""
+    others = {backend.name: backend for backend in other.backends}
+    for backend in one.backends:
+        twin = others.get(backend.name, backend)
+        if backend.source == twin.source and backend.compiled != twin.compiled:
+            yield backend.name
 
 
 def _runs(names: Sequence[str]) -> str:

@@ -6,7 +6,9 @@ Ray runs a task again whose worker or machine is gone; what it gives up on is lo
 from __future__ import annotations
 
 import re
+import signal
 import socket
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -38,11 +40,16 @@ class RayPlaces:
             given |= {"num_cpus": cpus, "include_dashboard": False}
         else:
             given["address"] = address
+        told_to_end = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(**given)
         except Exception as error:  # Ray has one class for each way not to be there
             said = str(error).strip().partition("\n")[0]
             raise SettingsError(f"--ray {address}: no cluster answers there: {said}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(
+                signal.SIGTERM, told_to_end
+            )  # Ray's own ends the process without a report
         what = "CPU" if device_kind == "cpu" else "GPU"
         self.count = int(ray.cluster_resources().get(what, 0))
         if not self.count:

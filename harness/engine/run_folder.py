@@ -197,17 +197,7 @@ class RunFolder:
 
     def read_meta(self) -> RunMeta:
         """Raises FileError where the run was written by a treeproof that says things otherwise."""
-        data = read_bytes(self.meta_path)
-        try:
-            version = msgspec.json.decode(data, type=_Version).version
-            if version > EVENTS_VERSION:
-                raise FileError(
-                    f"{self.meta_path}: version is {version}; this treeproof reads up to "
-                    f"{EVENTS_VERSION}"
-                )
-            return msgspec.json.decode(data, type=RunMeta)
-        except msgspec.DecodeError as error:
-            raise FileError(f"{self.meta_path}: {error}") from error
+        return read_meta(self.meta_path)
 
     def placed_events(self) -> Iterator[Placed | Damage]:
         """The events of all writers one after another, each writer's in its own order and up to a
@@ -218,6 +208,20 @@ class RunFolder:
                     yield Place(path, offset), event
             except FileError as error:
                 yield Damage(f"{error}; nothing behind it in this file was read")
+
+
+def read_meta(path: Path) -> RunMeta:
+    """Of such a file. Raises FileError where a newer treeproof wrote it, or it does not read."""
+    data = read_bytes(path)
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > EVENTS_VERSION:
+            raise FileError(
+                f"{path}: version is {version}; this treeproof reads up to {EVENTS_VERSION}"
+            )
+        return msgspec.json.decode(data, type=RunMeta)
+    except msgspec.DecodeError as error:
+        raise FileError(f"{path}: {error}") from error
 
 
 def file_name(identity: str, kind: str) -> str:
