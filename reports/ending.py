@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run
+from treeproof.engine.summary import CLEAN, INTERRUPTED, OWN_FAULT, VIOLATED, Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.console import prose
 
@@ -23,6 +23,14 @@ def reasons(run: Run) -> list[str]:
         return [run.finished.reason if run.finished is not None else ""]
     reason = run.finished.reason if run.finished is not None else "the run was cut short"
     return [*run.missing, *([reason] if reason else [])]
+
+
+def shortfall(run: Run) -> str:
+    """Why the run as a whole is not clean, where failures do not say all of it; empty where they do."""
+    cut = run.finished is None or bool(run.missing)
+    if run.exit_code == CLEAN or (run.exit_code == VIOLATED and run.failures and not cut):
+        return ""
+    return "; ".join(reasons(run)) or verdict(run).plain.lstrip("✗! ")
 
 
 def _of_shard(run: Run) -> list[str]:

@@ -10,7 +10,7 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text, shared_causes
-from treeproof.reports.ending import last_words
+from treeproof.reports.ending import last_words, shortfall
 from treeproof.reports.ledger_lines import entry_words
 from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
@@ -26,14 +26,18 @@ MOST_BYTES = 900 * 1024
 
 
 def error_commands(runs: Sequence[Run]) -> list[str]:
-    """Workflow commands, one a line: at most 9 failures, and how many more there are."""
-    failures = [
-        (run, of_run(name, group.backend), group)
-        for run, name in zip(runs, run_names(runs), strict=True)
-        for group in run.failures
-    ]
-    most = MOST_ANNOTATIONS if len(failures) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
+    """Workflow commands, one a line: why a run is not clean where failures do not say it, then at most so
+    many failures that there are `MOST_ANNOTATIONS`, and how many more there are."""
+    named = list(zip(runs, run_names(runs), strict=True))
     lines = [
+        _command(of_run(name, "treeproof"), shown(why))
+        for run, name in named
+        if (why := shortfall(run))
+    ][: MOST_ANNOTATIONS - 1]
+    failures = [(run, of_run(name, g.backend), g) for run, name in named for g in run.failures]
+    room = MOST_ANNOTATIONS - len(lines)
+    most = room if len(failures) <= room else room - 1
+    lines += [
         _command(
             f"{shown(backend, 200)}: {group.identity} {shown(group.kind, 200)}",
             f"{shown(group.failure.message, 600)}\n{_cause(group)}{printable(replay_command(run, group))}",

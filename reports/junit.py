@@ -15,6 +15,7 @@ from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.summary import Run
 from treeproof.reports.case_sheet import count
 from treeproof.reports.cause import cause_text
+from treeproof.reports.ending import last_words, shortfall
 from treeproof.reports.left_lines import left_words
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
@@ -29,8 +30,13 @@ MAX_BODY = 20_000
 
 def junit_xml(runs: Sequence[Run]) -> bytes:
     """UTF-8. What fails only as the ledger says is skipped, with that for a reason, and so is what was
-    not judged: a column without a verdict is no pass."""
-    xml = JUnitXml("treeproof")
+    not judged: a column without a verdict is no pass. Where a run is not clean and no failure says so, an
+    error does: some CI services read nothing else.
+
+    A suite takes the seconds that the checks of its backend took. A check judges all columns at once, so
+    a test case has none.
+    """
+    suites: list[tuple[TestSuite, float]] = []
     for run, name in zip(runs, run_names(runs), strict=True):
         found = tallies(run)
         for backend in run.backends:
@@ -41,15 +47,20 @@ def junit_xml(runs: Sequence[Run]) -> bytes:
             if backend in run.left:
                 suite.add_property("left unchecked", _safe(left_words(run.left[backend])))
             groups = [group for group in run.failures if group.backend == backend]
-            place = ".".join(filter(None, ("treeproof", name.replace(".", "-"), backend)))
             for column in COLUMNS:
-                case = TestCase(column, classname=_safe(place))
+                case = TestCase(column, classname=_place(name, backend))
                 case.result = _result(run, backend, column, found[backend][column], groups)
                 suite.add_testcase(case)
-            xml.add_testsuite(suite)
-        if run.exit_code == 4 and run.finished is not None:
-            xml.add_testsuite(_own_fault(run, name))
+            suites.append((suite, run.seconds_of(backend)))
+        if why := shortfall(run):
+            suites.append((_of_the_whole(run, name, why), 0.0))
+    xml = JUnitXml("treeproof")
+    for suite, _ in suites:
+        xml.add_testsuite(suite)
     xml.update_statistics()  # type: ignore[no-untyped-call]
+    for suite, seconds in suites:
+        suite.time = round(seconds, 3)
+    xml.time = round(sum(seconds for _, seconds in suites), 3)
     text: bytes = xml.tostring()  # type: ignore[no-untyped-call]
     return text
 
@@ -98,12 +109,18 @@ def _said(run: Run, group: FailureGroup) -> str:
     return "\n".join([*lines, replay_command(run, group)])
 
 
-def _own_fault(run: Run, name: str) -> TestSuite:
+def _of_the_whole(run: Run, name: str, why: str) -> TestSuite:
     suite = TestSuite(_safe(of_run(name, "treeproof")))  # type: ignore[no-untyped-call]
-    case = TestCase("treeproof itself", classname="treeproof")
-    case.result = [Error(_safe("" if run.finished is None else run.finished.reason))]
+    case = TestCase("the run as a whole", classname=_place(name))
+    error = Error(_safe(why))
+    error.text = _safe("\n".join(line.plain for line in last_words(run)), MAX_BODY)
+    case.result = [error]
     suite.add_testcase(case)
     return suite
+
+
+def _place(name: str, *within: str) -> str:
+    return _safe(".".join(filter(None, ("treeproof", name.replace(".", "-"), *within))))
 
 
 def _safe(text: str, most: int = 2_000) -> str:

@@ -55,8 +55,8 @@ class Gathered:
     tolerated: dict[Check, frozenset[int]] = field(default_factory=dict)
     """Entries of the ledger that a failure of the check was held to be."""
     covered: Counter[int] = field(default_factory=Counter)
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Of all checks but those of the reducer, by part."""
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of all checks but those of the reducer, by backend, then by part."""
     losses: list[WorkerLost] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
     halved: list[Halved] = field(default_factory=list)
@@ -107,8 +107,9 @@ class Gathered:
     def _check(self, place: Place, event: Checked, alike: _Alike) -> None:
         drawn = self.cases.get(event.case)
         if drawn is None or drawn.unit != REDUCED_UNIT:  # such a case is drawn before it is checked
+            parts = self.seconds.setdefault(event.backend, {})
             for part, seconds in event.seconds.items():
-                self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+                parts[part] = parts.get(part, 0.0) + seconds
         new, at = _outline(event, alike), (alike.one(event.case), alike.one(event.backend))
         before = self.checks.get(at)
         found = new if before is None else with_loss(before, new)

@@ -291,8 +291,15 @@ class Run:
     @cached_property
     def time_split(self) -> dict[str, float]:
         """Seconds of work, all workers together: generate, then what the checks report."""
-        drawing = sum(case.seconds for case in self.cases)
-        return {**self.found.seconds, "generate": drawing + self.found.seconds.get("generate", 0.0)}
+        split = {"generate": sum(case.seconds for case in self.cases)}
+        for parts in self.found.seconds.values():
+            for part, seconds in parts.items():
+                split[part] = split.get(part, 0.0) + seconds
+        return split
+
+    def seconds_of(self, backend: str) -> float:
+        """Seconds of work that its checks took."""
+        return sum(self.found.seconds.get(backend, {}).values())
 
     @property
     def finished(self) -> Finished | None:
