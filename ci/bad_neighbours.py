@@ -66,6 +66,8 @@ HARMS: dict[str, Harm] = {
     "changes-folder": lambda at: os.chdir("/"),
     "changes-dtype": lambda at: torch.set_default_dtype(torch.float64),
     "changes-device": lambda at: torch.set_default_device("meta"),
+    # The last one: in the stage of a right backend.
+    "exits-later": lambda at: signal.setitimer(signal.ITIMER_REAL, 0.05),
 }
 
 for _backend in harmful(PageTable, "page-table", HARMS):

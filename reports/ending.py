@@ -13,7 +13,7 @@ def last_words(run: Run) -> list[Text]:
     """What is to be said beside the verdict, then the verdict."""
     if run.exit_code == OWN_FAULT:
         return [*(Text(line) for why in reasons(run) for line in why.splitlines()), verdict(run)]
-    beside = [*reasons(run), *_of_shard(run)]
+    beside = [*reasons(run), *run.unexplained, *_of_shard(run)]
     return [*(prose(f"! {why}", "yellow") for why in beside), verdict(run)]
 
 

@@ -44,6 +44,8 @@ def junit_xml(runs: Sequence[Run]) -> bytes:
             suite.timestamp = run.meta.started[:19]
             for key, value in _properties(run):
                 suite.add_property(_safe(key, 80), _safe(value))
+            for words in run.unexplained:
+                suite.add_property("worker lost", _safe(words))
             if backend in run.left:
                 suite.add_property("left unchecked", _safe(left_words(run.left[backend])))
             groups = [group for group in run.failures if group.backend == backend]

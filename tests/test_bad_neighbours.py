@@ -25,6 +25,7 @@ BAD = {
     "changes-folder": ("contract", "changes-process", "the current folder is another"),
     "changes-dtype": ("contract", "changes-process", "torch's default dtype"),
     "changes-device": ("contract", "changes-process", "torch's default device"),
+    "exits-later": ("contract", "crash", "SIGALRM"),
 }
 
 
@@ -48,7 +49,7 @@ def test_each_is_found_on_its_own_case_and_the_verdicts_of_right_ones_are_those_
     assert run is not None, result["said"]
     assert wrong(result) == []
     assert run.exit_code == 1
-    lost = {"reads-far", "hangs", "exits", "aborts", "kills-its-process"}
+    lost = {"reads-far", "hangs", "exits", "exits-later", "aborts", "kills-its-process"}
     assert {one.partition(":")[0] for one in result["losses"]} == lost
     assert len(result["losses"]) == len(lost)
     for module in ("neighbours", "harm"):

@@ -95,12 +95,15 @@ class Halved(_Event, frozen=True, tag="halved"):
 
 
 class WorkerLost(_Event, frozen=True, tag="worker-lost"):
-    """A worker process died or hung; the check that was in flight is blamed."""
+    """A worker process died or hung. A backend is blamed that ends another by itself, on this case."""
 
     case: str
     backend: str
+    """Empty: nothing that had run in it does, and nobody is blamed."""
     how: str
     detail: str = ""
+    shared: tuple[str, ...] = ()
+    """Where nobody is blamed: the backends that had run in it, the last one last."""
 
 
 class Reduced(_Event, frozen=True, tag="reduced"):

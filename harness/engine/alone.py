@@ -33,13 +33,14 @@ def check_alone(
     launch_timeout: float = 60.0,
     in_process: bool = False,
     checker: str = CHECKER,
+    linger: float = 0.0,
 ) -> Checked:
     """The verdicts of one backend on one case, judged in all columns; nothing is kept on disk.
 
     `backend` is a reference as `registry.load` takes it. The check runs in a worker, where a crash
-    or a hang is a finding, or `in_process`, where a debugger can follow. Raises BackendError where
-    the backend or the device is not there or its worker was lost outside the check, BackendUnavailable
-    where the backend cannot run here, InternalError where treeproof itself fails.
+    or a hang is a finding, up to `linger` seconds after it, or `in_process`, where a debugger can follow.
+    Raises BackendError where the backend or the device is not there or its worker was lost outside the
+    check, BackendUnavailable where the backend cannot run here, InternalError where treeproof itself fails.
     """
     with checking_alone(
         backend,
@@ -48,6 +49,7 @@ def check_alone(
         launch_timeout=launch_timeout,
         in_process=in_process,
         checker=checker,
+        linger=linger,
     ) as check:
         return check(case, COLUMNS)
 
@@ -61,6 +63,7 @@ def checking_alone(
     launch_timeout: float = 60.0,
     in_process: bool = False,
     checker: str = CHECKER,
+    linger: float = 0.0,
 ) -> Iterator[CheckAlone]:
     """The same for many cases, one after another, on one worker, each in its own columns."""
     with tempfile.TemporaryDirectory(prefix="treeproof-") as place:
@@ -73,6 +76,7 @@ def checking_alone(
             profile=profile,
             launch_timeout=launch_timeout,
             watched=not in_process,
+            linger=linger,
         )
         pool = WorkerPool(settings, 0 if in_process else 1)
         try:
@@ -103,6 +107,6 @@ def _check(
     assert outcome is not None
     if isinstance(outcome, Done):
         return outcome.checks[0]
-    if outcome.blamed is None:
+    if outcome.at_work is None:
         raise BackendError(outcome.detail)
     return events_of_loss(outcome, columns)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from treeproof.contract.failure import Cell, Failure, Identity
 from treeproof.engine.in_flight import InFlight, read_in_flight, record_path, trace_path
 from treeproof.engine.last_frames import cause_of_death, last_frames
 from treeproof.engine.last_frames import timed_out as timed_out_by_itself
-from treeproof.engine.run_folder import BackendMeta, RunFolder, read_events
-from treeproof.engine.worker import DEAD_CONTEXT, Task
+from treeproof.engine.run_folder import BackendMeta, RunFolder, each_event, read_events
+from treeproof.engine.worker import AFTERWARDS, DEAD_CONTEXT, Task
 
+MOST_REMEMBERED = 64
+"""Checks of a process that are tried again where it is lost."""
 MAX_TRACE = 20_000
 """Characters of a traceback that are kept."""
 MALFORMED = "malformed"
@@ -26,14 +29,14 @@ MALFORMED = "malformed"
 
 @dataclass(frozen=True)
 class Lost:
-    """A task whose worker died. `checks` were finished before; `blamed` was being checked.
+    """A task whose worker died. `checks` were finished before; `at_work` was being checked.
 
-    `blamed` None: the worker was between two checks, or never began.
+    `at_work` None: the worker was between two checks, or never began.
     """
 
     task: Task
     checks: tuple[Checked, ...]
-    blamed: BackendMeta | None
+    at_work: BackendMeta | None
     stage: str
     how: Literal["crash", "hang"]
     detail: str
@@ -44,6 +47,12 @@ class Lost:
     """What the stage was run for."""
     trace: str = ""
     """The traceback that it left."""
+    ran: tuple[tuple[str, str], ...] = ()
+    """Case and backend of the last checks that the process came to the end of, the earliest first."""
+
+    @property
+    def words(self) -> str:
+        return "\n".join(filter(None, (self.detail, self.trace)))
 
     @property
     def to_malformed(self) -> bool:
@@ -62,11 +71,11 @@ def examine_loss(
     record = read_in_flight(folder.in_flight, task.number)
     trace = _read_trace(trace_path(folder.in_flight, task.number))
     checks = _finished_checks(folder, record)
-    blamed = None
+    at_work = None
     if record is not None:
         over = {checked.backend for checked in checks}
-        at_work = [b for b in task.backends if b.name == record.backend and b.name not in over]
-        blamed = at_work[0] if at_work else None
+        names = [b for b in task.backends if b.name == record.backend and b.name not in over]
+        at_work = names[0] if names else None
     for path in (record_path, trace_path):
         path(folder.in_flight, task.number).unlink(missing_ok=True)
     seconds = timed_out_by_itself(trace) if timed_out is None else timed_out
@@ -74,13 +83,14 @@ def examine_loss(
     return Lost(
         task=task,
         checks=checks,
-        blamed=blamed,
+        at_work=at_work,
         stage="" if record is None else record.stage,
         probe="" if record is None else record.probe,
         how="crash" if seconds is None else "hang",
         detail=_ended(end, trace),
         trace=trace,
-        gave_up=exit_code == DEAD_CONTEXT and blamed is None,
+        gave_up=exit_code == DEAD_CONTEXT and at_work is None,
+        ran=_ran(folder, record),
     )
 
 
@@ -93,6 +103,16 @@ def _finished_checks(folder: RunFolder, record: InFlight | None) -> tuple[Checke
         return ()
     events = read_events(path, record.offset)
     return tuple(event for event in events if isinstance(event, Checked))
+
+
+def _ran(folder: RunFolder, record: InFlight | None) -> tuple[tuple[str, str], ...]:
+    """A process writes into a file of its own."""
+    path = folder.path / record.events if record is not None and record.events else None
+    if path is None or not path.exists():
+        return ()
+    events = (event for _, event in each_event(path))
+    checks = ((event.case, event.backend) for event in events if isinstance(event, Checked))
+    return tuple(deque(checks, MOST_REMEMBERED))
 
 
 def _read_trace(path: Path) -> str:
@@ -127,35 +147,42 @@ def ending(exit_code: int | None) -> str:
 
 def events_of_loss(lost: Lost, columns: Iterable[Identity]) -> tuple[WorkerLost, Checked]:
     """The loss, and a contract failure of the backend that was being checked."""
-    assert lost.blamed is not None
-    backend, case = lost.blamed.name, lost.task.case.id
+    assert lost.at_work is not None
+    backend, case = lost.at_work.name, lost.task.case.id
+    when = "after its check" if lost.stage == AFTERWARDS else f"in stage {lost.stage}"
     handed = ", handed a malformed selection of three rows" if lost.to_malformed else ""
     failure = Failure(
         identity="contract",
         kind=f"{MALFORMED}-{lost.how}" if lost.to_malformed else lost.how,
         evidence="measured",
         stage=lost.stage,
-        message=f"{backend} in stage {lost.stage}{handed}: {lost.detail}",
+        message=f"{backend} {when}{handed}: {lost.detail}",
         severity=lost.how,
         probe=MALFORMED if lost.to_malformed else "",
     )
     cell = Cell(identity="contract", evidence="measured", status="fail", stage=lost.stage)
     others = not_checked(columns, f"its worker was lost: {lost.how}")
     return (
-        WorkerLost(
-            case=case,
-            backend=backend,
-            how=lost.how,
-            detail="\n".join(filter(None, (lost.detail, lost.trace))),
-        ),
+        WorkerLost(case=case, backend=backend, how=lost.how, detail=lost.words),
         Checked(case=case, backend=backend, cells=(*others, cell), failures=(failure,)),
+    )
+
+
+def unexplained(lost: Lost) -> WorkerLost:
+    """The loss, and nobody to blame."""
+    names = [backend for _, backend in lost.ran] + [
+        b.name for b in (lost.at_work,) if b is not None
+    ]
+    shared = tuple(reversed(dict.fromkeys(reversed(names))))
+    return WorkerLost(
+        case=lost.task.case.id, backend="", how=lost.how, detail=lost.words, shared=shared
     )
 
 
 def with_loss(one: Checked, other: Checked) -> Checked:
     """Two checks of one backend on one case as one: where a malformed selection cost the worker, the
-    case was checked again without. Else the later one stands."""
-    lost = next((c for c in (one, other) if any(map(_to_malformed, c.failures))), None)
+    case was checked again without; what costs one late was judged before. Else the later one stands."""
+    lost = next((c for c in (one, other) if any(f.severity != "wrong" for f in c.failures)), None)
     if lost is None:
         return other
     again = other if lost is one else one
@@ -164,10 +191,6 @@ def with_loss(one: Checked, other: Checked) -> Checked:
     return msgspec.structs.replace(
         again, cells=(*cells, *contract), failures=(*again.failures, *lost.failures)
     )
-
-
-def _to_malformed(failure: Failure) -> bool:
-    return failure.probe == MALFORMED and failure.severity != "wrong"
 
 
 def not_checked(columns: Iterable[Identity], reason: str) -> tuple[Cell, ...]:

@@ -12,6 +12,7 @@ from treeproof.contract.failure import Failure
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import Reproducer
 from treeproof.engine.alone import check_alone
+from treeproof.engine.blame import LINGER
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.summary import Run
@@ -65,6 +66,7 @@ def replay(
             launch_timeout=launch_timeout,
             in_process=in_process,
             checker=checker,
+            linger=_linger(reproducer),
         )
     except (BackendError, BackendUnavailable, InternalError) as error:
         return Replay(Outcome.ERROR, str(error))
@@ -98,13 +100,24 @@ def replay_as_run(
         reduce=False,
         store=None,
     )
-    found = run(settings, cases=[reproducer.case], checker=checker, explain=True)
+    found = run(
+        settings,
+        cases=[reproducer.case],
+        checker=checker,
+        explain=True,
+        linger=_linger(reproducer),
+    )
     if not found.checks:
         reason = found.finished.reason if found.finished is not None else ""
         return Replay(Outcome.ERROR, "; ".join(filter(None, (*found.missing, reason)))), found
     check = found.checks[0]
     sanitized = found.found.sanitized.get((check.case, check.backend))
     return replace(_judge(reproducer, found.whole(check)), sanitized=sanitized), found
+
+
+def _linger(reproducer: Reproducer) -> float:
+    """What ended a process may have done so after its check."""
+    return LINGER if reproducer.failure.kind in ("crash", "hang") else 0.0
 
 
 def _judge(reproducer: Reproducer, checked: Checked) -> Replay:

@@ -19,6 +19,7 @@ from treeproof.contract.event import Checked, Event, Reduced
 from treeproof.contract.failure import COLUMNS, PROBES
 from treeproof.contract.wire import FailureKey, Reproducer
 from treeproof.engine import simplify
+from treeproof.engine.blame import LINGER
 from treeproof.engine.completed import REDUCED_UNIT
 from treeproof.engine.failure_group import FailureGroup
 from treeproof.engine.gpus import anywhere
@@ -31,7 +32,7 @@ from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import FailureStore, Saved
 from treeproof.engine.summary import Run
 from treeproof.engine.supply import case_drawn
-from treeproof.engine.worker import InternalError
+from treeproof.engine.worker import AFTERWARDS, InternalError
 from treeproof.engine.worker_pool import Done, Known, WorkerPool
 
 KEY_SECONDS, ALL_SECONDS = 60.0, 180.0
@@ -113,6 +114,7 @@ def _for_trials(
             known=known,
             launch_timeout=min(settings.launch_timeout, LAUNCH_SECONDS),
             expendable=group.failure.severity != "wrong" and settings.device_kind == "cpu",
+            linger=LINGER if group.failure.stage == AFTERWARDS else 0.0,
         )
 
     return asked
@@ -226,7 +228,7 @@ class _Trial:
             return None
         if isinstance(outcome, Done):
             return outcome.checks[0] if outcome.checks else None
-        if outcome is None or outcome.blamed is None:
+        if outcome is None or outcome.at_work is None:
             return None
         return events_of_loss(outcome, tuple(c for c in COLUMNS if c in identities))[1]
 

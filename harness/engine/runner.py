@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -19,14 +20,23 @@ from treeproof.engine.beginning import (
     new_folder,
     worker_settings,
 )
+from treeproof.engine.blame import LINGER, culprit
 from treeproof.engine.budget import budgeted
 from treeproof.engine.coverage import CoverageStore, Covered
 from treeproof.engine.explain import explain_failures
 from treeproof.engine.ledger import Ledger
-from treeproof.engine.loss import MALFORMED, Lost, events_of_loss, not_checked
+from treeproof.engine.loss import (
+    MALFORMED,
+    MOST_REMEMBERED,
+    Lost,
+    events_of_loss,
+    not_checked,
+    unexplained,
+)
 from treeproof.engine.representatives import keep_failures, reduce_failures
 from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
 from treeproof.engine.sanitizer import require_sanitizer, sanitize_failures
+from treeproof.engine.seat import Seat
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.store import FailureStore
 from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run
@@ -63,20 +73,23 @@ def run(
     cases: Iterable[VerifyCase] | None = None,
     checker: str = CHECKER,
     explain: bool | None = None,
+    linger: float = 0.0,
 ) -> Run:
     """Check the backends of `settings` and return what was found, also where it is cut short.
 
     `on_event` is called in this thread with each event. `cases` are checked instead of drawn ones.
     `explain`: look for causes, as is done where failures are reduced unless it is given.
-    `checker` is the module that holds `check_case` and `CheckOptions`. Raises BackendError,
-    SettingsError or FileError where the run cannot begin; what happens later is in the result.
+    `checker` is the module that holds `check_case` and `CheckOptions`, `linger` as in `WorkerSettings`.
+    Raises BackendError, SettingsError or FileError where the run cannot begin; what happens later is in
+    the result.
     """
     require_sanitizer(settings)
     folder = new_folder(settings)
     ledger = Ledger.read(settings.ledger, settings.device, datetime.now(UTC).date())
     store = None if settings.store is None else FailureStore(settings.store)
     shapes = [] if cases is not None else read_shapes(settings)
-    pool = WorkerPool(worker_settings(settings, folder, checker), settings.worker_count)
+    whole = replace(worker_settings(settings, folder, checker), linger=linger)
+    pool = WorkerPool(whole, settings.worker_count)
     try:
         meta = begin(settings, folder, pool, ledger)
         able = tuple(b for b in meta.backends if not b.unavailable)
@@ -149,6 +162,10 @@ class _Session:
     """Causes of failures are looked for."""
     idle_losses: int = 0
     """Workers that ended while they checked nothing."""
+    unexplained: int = 0
+    """Workers whose end nothing repeated."""
+    latest: deque[str] = field(default_factory=deque)
+    """Cases of a soak that are over and still on disk."""
     failed: bool = False
     last_begun: bool = False
     """Sources that come last have begun."""
@@ -223,6 +240,8 @@ class _Session:
             self.reason = "; ".join(filter(None, [self.reason, f"coverage was not kept: {error}"]))
 
     def finish(self) -> None:
+        while self.latest:
+            self._drop(self.latest.popleft())
         for event in self.ledger.counts():
             self.emit(event)
         code = self.exit_code
@@ -272,7 +291,7 @@ class _Session:
         left = f"{why}; {supply.left} of {supply.total} parts of the run were left"
         return left if supply.left else ""
 
-    def _ends(self) -> float | None:
+    def _until(self) -> float | None:
         """When no further check of a soak is begun: what it leaves out, nobody asked for."""
         if not self.settings.endless or self.settings.time_limit is None:
             return None
@@ -318,13 +337,15 @@ class _Session:
             else:
                 able.append(backend)
         known = {backend.name: self.ledger.asking(case, backend) for backend in able}
-        every = self.probes[case.id]
         for spared in (False, True):
             same = tuple(b for b in able if (b.name in self.spared) == spared)
-            probes = every - {MALFORMED} if spared else every
             if same:
-                columns = frozenset(self.columns)
-                self.pool.submit(case, same, columns, self._ends(), known, probes)
+                columns, probes = frozenset(self.columns), self._probes(case, same[0])
+                self.pool.submit(case, same, columns, self._until(), known, probes)
+
+    def _probes(self, case: VerifyCase, backend: BackendMeta) -> frozenset[str]:
+        every = self.probes[case.id]
+        return every - {MALFORMED} if backend.name in self.spared else every
 
     def _why_not(self, case: VerifyCase, backend: BackendMeta) -> str:
         """Why the backend is not launched on this case; empty where it is."""
@@ -342,9 +363,16 @@ class _Session:
         return self.losses[backend.name] >= MOST_LOSSES
 
     def _forget(self, case: VerifyCase) -> None:
-        """A soak keeps the cases on disk that something is to be said of."""
-        if self.settings.endless and case.id not in self.kept:
-            self.folder.case_path(case.id).unlink(missing_ok=True)
+        """A soak keeps the cases on disk that something is to be said of, and for a while the latest: by
+        these it is found out who ended a worker."""
+        if self.settings.endless:
+            self.latest.append(case.id)
+            while len(self.latest) > MOST_REMEMBERED:
+                self._drop(self.latest.popleft())
+
+    def _drop(self, case_id: str) -> None:
+        if case_id not in self.kept:
+            self.folder.case_path(case_id).unlink(missing_ok=True)
 
     def _weigh(self, case: VerifyCase, checked: Checked) -> None:
         """Hold a check against the ledger."""
@@ -373,32 +401,92 @@ class _Session:
         if outcome.checks:
             self.last_verdict = time.monotonic()
             self.first_verdict = self.first_verdict or self.last_verdict
+        case = outcome.task.case
         for checked in outcome.checks:  # its worker has written them down
-            self._weigh(outcome.task.case, checked)
-            self.on_event(checked)
-            if checked.out_of_memory:
-                self._halve(outcome.task.case, checked.backend)
+            self._take(case, checked, self.on_event)
         if isinstance(outcome, Done):
-            self._forget(outcome.task.case)
+            self._forget(case)
             return
-        over = {checked.backend for checked in outcome.checks}
-        if outcome.blamed is not None:
-            if outcome.to_malformed:  # all else that the case has to tell is still to come
-                self.spared.add(outcome.blamed.name)
-            else:
-                over.add(outcome.blamed.name)
-                self.losses[outcome.blamed.name] += 1
-            lost, failed = events_of_loss(outcome, self.columns)
-            self.emit(lost)
-            self._weigh(outcome.task.case, failed)
-            self.emit(failed)
-        elif not outcome.gave_up:
-            self.idle_losses += 1
-            if self.idle_losses > MOST_LOSSES:
-                raise InternalError(
-                    f"{self.idle_losses} workers ended while they checked nothing; "
-                    f"the last: {outcome.detail}"
-                )
-        self._submit(
-            outcome.task.case, tuple(b for b in outcome.task.backends if b.name not in over)
+        over, ended = {checked.backend for checked in outcome.checks}, []
+        if not outcome.gave_up:
+            ended = self._settle_loss(outcome, over)
+        self._submit(case, tuple(b for b in outcome.task.backends if b.name not in over))
+        for other in ended:
+            self._settle(other)
+
+    def _take(self, case: VerifyCase, checked: Checked, tell: Callable[[Event], None]) -> None:
+        self._weigh(case, checked)
+        tell(checked)
+        if checked.out_of_memory:
+            self._halve(case, checked.backend)
+
+    def _settle_loss(self, lost: Lost, over: set[str]) -> list[Done | Lost]:
+        """Find out who ended a worker. Adds to `over` whom the case needs no more; returns what else ended
+        until its seat was free."""
+        seat, ended = self.pool.rest(lost.task.writer)
+        case, again, guilty = lost.task.case, None, None
+        if lost.at_work is not None:
+            seat.renew()
+            again = self._alone(seat, lost.at_work, case)
+            if isinstance(again, Done) or not again.to_malformed:
+                over.add(
+                    lost.at_work.name
+                )  # else all else that the case has to tell is still to come
+        if isinstance(again, Lost):
+            guilty = again
+        elif self.unexplained < MOST_LOSSES:
+            guilty = culprit(lost, self._kept, partial(self._ends, seat))
+            seat.renew()
+        if guilty is None:
+            self.emit(unexplained(lost))
+            self.unexplained += 1
+            self.idle_losses += lost.at_work is None
+        else:
+            self._blame(guilty)
+        if isinstance(again, Done):
+            for checked in again.checks:
+                self._take(case, checked, self.emit)
+        if self.idle_losses > MOST_LOSSES:
+            raise InternalError(
+                f"{self.idle_losses} workers ended while they checked nothing; "
+                f"the last: {lost.detail}"
+            )
+        return ended
+
+    def _blame(self, lost: Lost) -> None:
+        assert lost.at_work is not None
+        if lost.to_malformed:
+            self.spared.add(lost.at_work.name)
+        else:
+            self.losses[lost.at_work.name] += 1
+        event, failed = events_of_loss(lost, self.columns)
+        self.emit(event)
+        self._take(lost.task.case, failed, self.emit)
+
+    def _ends(self, seat: Seat, name: str, cases: Iterable[VerifyCase]) -> Lost | None:
+        """How a fresh process ended over a backend on some cases; None: it did not."""
+        backend = next(b for b in self.backends if b.name == name)
+        seat.renew()
+        outcomes = (self._alone(seat, backend, case) for case in cases)
+        return next((one for one in outcomes if isinstance(one, Lost)), None)
+
+    def _alone(self, seat: Seat, backend: BackendMeta, case: VerifyCase) -> Done | Lost:
+        """The check, and a moment more, recorded nowhere."""
+        outcome = self.pool.ask(
+            seat,
+            backend,
+            case,
+            frozenset(self.columns),
+            launch_timeout=self.settings.launch_timeout,
+            abandoned=threading.Event(),
+            probes=self._probes(case, backend),
+            known={backend.name: self.ledger.asking(case, backend)},
+            linger=LINGER,
         )
+        assert outcome is not None
+        if isinstance(outcome, Lost) and outcome.at_work is None:
+            raise InternalError(f"a worker ended before it could begin: {outcome.detail}")
+        return outcome
+
+    def _kept(self, case_id: str) -> VerifyCase | None:
+        return self.folder.read_case(case_id) if self.folder.case_path(case_id).exists() else None

@@ -26,6 +26,9 @@ class Seat(Protocol):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]: ...
 
+    def renew(self) -> None:
+        """Go on in a fresh process. Nothing may be under way."""
+
     def stop(self) -> None: ...
 
 
@@ -53,14 +56,17 @@ class ProcessSeat:
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if not self._pool.active:  # its process died between two tasks
-            self._end()
-            self._pool = self._new_pool()
+            self.renew()
         try:
             future: Future[Any] = self._pool.schedule(function, args=arguments)
         except RuntimeError as error:  # it broke just now
             future = Future()
             future.set_exception(BrokenProcessPool(str(error)))
         return future
+
+    def renew(self) -> None:
+        self._end()
+        self._pool = self._new_pool()
 
     def _end(self) -> None:
         self._pool.stop()  # type: ignore[no-untyped-call]
@@ -90,6 +96,9 @@ class OwnSeat:
         except Exception as error:
             future.set_exception(error)
         return future
+
+    def renew(self) -> None:
+        """There is no other process."""
 
     def stop(self) -> None:
         pass

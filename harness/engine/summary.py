@@ -196,6 +196,11 @@ class Run:
         return tuple(self.found.losses)
 
     @property
+    def unexplained(self) -> tuple[str, ...]:
+        """Workers that ended and nobody is blamed for it, in words."""
+        return tuple(_ended(lost) for lost in self.losses if not lost.backend)
+
+    @property
     def halved(self) -> tuple[Halved, ...]:
         """Launches that did not fit into memory."""
         return tuple(self.found.halved)
@@ -352,6 +357,16 @@ class Run:
         if self.failures or (self.unexpected_passes and not self.shard):
             return VIOLATED
         return INCOMPLETE if self.missing else CLEAN
+
+
+def _ended(lost: WorkerLost) -> str:
+    words = lost.detail.partition("\n")[0]
+    if not lost.shared:
+        return f"{words}, at no check; what it was given was checked in another"
+    return (
+        f"{words}; {', '.join(lost.shared)} had run in it, and nothing that was tried of them alone ends "
+        "another, so nobody is blamed; what it was at was checked again"
+    )
 
 
 def percentile(ascending: Sequence[int], percent: int) -> int:

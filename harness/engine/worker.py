@@ -38,6 +38,9 @@ EXPLAINER = "treeproof.engine.look"
 TRACER = "treeproof.engine.known_cause"
 """The module that tells whether a failure of ours has the cause that a ledger names; so does it."""
 
+AFTERWARDS = "afterwards"
+"""In place of a stage: the check is over, and its process lives on."""
+
 SURVIVED, FAULTY = 84, 85
 """Exit codes of a child of `outlive`: the check ended well, or treeproof itself failed."""
 
@@ -63,6 +66,8 @@ class WorkerSettings:
     profile: str
     launch_timeout: float
     watched: bool
+    linger: float = 0.0
+    """Seconds that are waited after each check for what it may have left behind to end the process."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +296,9 @@ def _check_one(work: _Work, meta: BackendMeta) -> Checked:
         if checked.failures and known and settings.checker == CHECKER:  # no other shows evidence
             tracer: Any = importlib.import_module(TRACER)
             checked = tracer.traced(work.task.case, backend, checked, options, known)
+    if settings.linger:
+        enter(AFTERWARDS)
+        time.sleep(min(settings.linger, settings.launch_timeout / 2))  # that is no hang
     work.watch.disarm()
     if work.task.writer:
         append_event(work.events, checked)

@@ -152,6 +152,14 @@ class WorkerPool:
                 ended.append(outcome)
         return ended
 
+    def rest(self, name: str) -> tuple[Seat, list[Done | Lost]]:
+        """The worker that writes under this name, once it has nothing to do, and all that ended by then."""
+        (seat,) = (seat for seat in self.seats if seat.name == name)
+        ended: list[Done | Lost] = []
+        while any(launch.seat is seat for launch in self._launches):
+            ended += self.wait()
+        return seat, ended
+
     def ask(
         self,
         seat: Seat,
@@ -164,11 +172,13 @@ class WorkerPool:
         expendable: bool = False,
         probes: frozenset[str] = frozenset(PROBES),
         known: Known = NOTHING_KNOWN,
+        linger: float = 0.0,
     ) -> Done | Lost | None:
         """Check a case on one worker and wait for it, recording nothing; None once abandoned.
 
         Asked again where the worker ended before it began. `expendable`: the check is likely to
         kill its process, so a child of the worker does it and an outcome `Done` has no checks.
+        `linger` as in `WorkerSettings`.
         """
         outcome: Done | Lost | None = None
         for _ in range(MOST_TRIES):
@@ -185,12 +195,13 @@ class WorkerPool:
                 function,
                 probes,
                 known=known,
+                linger=linger,
             )
             outcome = None
             while outcome is None and not abandoned.is_set():
                 wait({launch.future}, TICK)
                 outcome = self._outcome(launch)
-            if not isinstance(outcome, Lost) or outcome.blamed is not None:
+            if not isinstance(outcome, Lost) or outcome.at_work is not None:
                 break
         return outcome
 
@@ -236,12 +247,14 @@ class WorkerPool:
         probes: frozenset[str] = frozenset(PROBES),
         until: float | None = None,
         known: Known = NOTHING_KNOWN,
+        linger: float = 0.0,
     ) -> _Launch:
         task = Task(next(self._numbers), case, backends, identities, writer, probes, until, known)
         settings = self._settings
         timeout = settings.launch_timeout if launch_timeout is None else launch_timeout
         timeout *= heaviness(case, settings.device.partition(":")[0])
-        settings = replace(settings, launch_timeout=timeout)
+        linger = max(linger, settings.linger)
+        settings = replace(settings, launch_timeout=timeout, linger=linger)
         future = seat.submit(function, task, settings)
         return _Launch(task, seat, future, settings.launch_timeout)
 

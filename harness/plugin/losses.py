@@ -34,7 +34,7 @@ def events_of_losses(folder: RunFolder, columns: Iterable[str]) -> list[Event]:
         case = folder.read_case(record.case)
         blamed = BackendMeta(reference=record.backend, name=record.backend)
         lost = Lost(
-            task=Task(record.task, case, (blamed,), judged), checks=(), blamed=blamed,
+            task=Task(record.task, case, (blamed,), judged), checks=(), at_work=blamed,
             stage=record.stage, how="crash", detail="the process of the test ended", gave_up=False,
             probe=record.probe,
         )  # fmt: skip
