@@ -26,7 +26,7 @@ from test_engine_shards import LEAKS, RIGHT, verdicts, words
 from treeproof.commands.interrupt import interruptible
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import FileError
-from treeproof.engine import campaign_folder
+from treeproof.engine import campaign_folder, runner
 from treeproof.engine.campaign import UNITS, PartLost, campaign, run_part
 from treeproof.engine.campaign_folder import under_way
 from treeproof.engine.own_place import OwnPlace
@@ -34,6 +34,7 @@ from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings, SettingsError
 from treeproof.engine.shards import Shard
 from treeproof.engine.summary import Run
+from treeproof.engine.worker import InternalError
 
 RAY = importlib.util.find_spec("ray") is not None or "TREEPROOF_REQUIRE_OPTIONAL" in os.environ
 needs_ray = pytest.mark.skipif(not RAY, reason="not installed: ray (pip install 'treeproof[ray]')")
@@ -245,6 +246,21 @@ def test_a_campaign_that_is_interrupted_before_anything_was_found_says_that_alon
     assert not (tmp_path / "c" / "campaign.json").exists()
 
 
+def test_an_interrupted_part_that_shows_nothing_of_its_own_is_left_out_once_it_was_run_again(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    ends = backend("ends", TELLS_IT_TO_END.format(after=40, signal="SIGINT"))
+    settings = soak(backend("bad", LEAKS), ends, reduce=False)
+    for code in (130, 1):
+        place = OwnPlace(under_way(tmp_path / "c"))
+        union = campaign(settings, tmp_path / "c", place, cases=PART, checker=CHECKER)
+        assert union.exit_code == code
+    assert union.meta.parts == ("000000.1",)
+    assert union.finished is not None
+    assert union.finished.reason == ""
+
+
 # --- what cannot be united ----------------------------------------------------------------------
 
 
@@ -352,6 +368,9 @@ def test_a_shard_of_a_campaign_is_refused(tmp_path: Path) -> None:
     [
         (("--shard", "1/4"), "--shard 1/4: a campaign is cut into parts of its own"),
         (("--run-dir", "x"), "--run-dir x: the run of a campaign is FOLDER/run"),
+        (("--ray", "local", "--in-process"), "--ray local: its parts are run in other processes"),
+        (("--ray", "auto", "-n", "4"), "--workers 4: a cluster has as many as it has"),
+        (("--ray", "auto", "--device", "cuda:1"), "--device cuda:1: Ray gives each part its GPU"),
     ],
 )
 def test_the_command_refuses_what_a_campaign_does_not_take(
@@ -466,6 +485,24 @@ def test_a_part_that_does_not_read_and_is_not_run_again_is_no_pass(
     assert "part 1 does not read" in words(union)
 
 
+def fails_of_itself(self: object, supply: object) -> str:
+    raise InternalError("disk full")
+
+
+def test_a_part_in_which_treeproof_itself_failed_is_run_again_by_the_next_sitting(
+    backend: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = soak(backend("good", RIGHT))
+    with monkeypatch.context() as patch:
+        patch.setattr(runner._Session, "_check_all", fails_of_itself)
+        first = campaign(settings, tmp_path / "c", Told(), cases=PART, checker=CHECKER)
+    assert first.exit_code == 4
+    union = campaign(settings, tmp_path / "c", Told(), cases=PART, checker=CHECKER)
+    assert (union.exit_code, union.meta.parts) == (0, ("000000.1",))
+
+
 # --- nothing is left or lost on the way ---------------------------------------------------------
 
 
@@ -482,11 +519,11 @@ def test_the_last_union_stands_until_the_next_is_complete(
         real(*runs, **rest)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(campaign_folder, "merge", cut)
-    with pytest.raises(KeyboardInterrupt):
-        campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
+    with monkeypatch.context() as patch:
+        patch.setattr(campaign_folder, "merge", cut)
+        with pytest.raises(KeyboardInterrupt):
+            campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
     assert (tmp_path / "c" / "run" / "events-merged.ndjson").read_bytes() == before
-    monkeypatch.undo()
     union = campaign(settings, tmp_path / "c", Told(), cases=2 * PART, checker=CHECKER)
     assert union.meta.parts == ("000000", "000001")
     assert union.meta.settings["run_dir"] == str(tmp_path / "c" / "run")

@@ -38,6 +38,22 @@ def require_no_other(settings: RunSettings, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"--shard {settings.shard}: a campaign is cut into parts of its own: give one of them"
         )
+    if options["ray"] is not None:
+        _require_what_ray_can(settings, options["ray"], options["workers"])
+
+
+def _require_what_ray_can(settings: RunSettings, address: str, workers: str | None) -> None:
+    """Places of a cluster are what it has; of one that is made for the campaign, as many as are asked for."""
+    if settings.workers == 0:
+        raise ConfigError(f"--ray {address}: its parts are run in other processes than this one")
+    if workers is not None and address != "local":
+        raise ConfigError(
+            f"--workers {workers}: a cluster has as many as it has; give it with --ray local"
+        )
+    if settings.device != settings.device_kind:
+        raise ConfigError(
+            f"--device {settings.device}: Ray gives each part its GPU; accepted with --ray are cpu and cuda"
+        )
 
 
 def run_campaign(

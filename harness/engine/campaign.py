@@ -21,7 +21,7 @@ from typing import Protocol
 from treeproof.contract.event import Event
 from treeproof.contract.registry import BackendError
 from treeproof.contract.wire import FileError
-from treeproof.engine.campaign_folder import CampaignFolder, is_whole
+from treeproof.engine.campaign_folder import CampaignFolder, was_interrupted
 from treeproof.engine.representatives import keep_failures
 from treeproof.engine.run_folder import RunFolder, RunMeta
 from treeproof.engine.runner import ignore, run
@@ -91,7 +91,7 @@ def campaign(
     """Run parts until the time of `settings` is over, or about `cases` cases have been drawn; the union.
 
     Parts that an earlier sitting left in `folder` are not run again, and count; those that were interrupted,
-    or do not read, are. A part that is lost is run again, MOST_TRIES times at most, and so is one that
+    do not read, or in which treeproof itself failed, are. A part that is lost is run again, MOST_TRIES times at most, and so is one that
     came from a place unlike the others. Before any part a run of no cases tells what all of them will be
     like. Raises SettingsError where the folder holds another campaign, or another process is at it, what
     `run` raises where no part can be run, and KeyboardInterrupt where none was.
@@ -160,7 +160,7 @@ class _Sitting:
                     again += self._lose(waiting[future], error)
                     found = None
                 del waiting[future]
-                if found is not None and not is_whole(found):
+                if found is not None and was_interrupted(found):
                     raise KeyboardInterrupt
 
     def keep_what_is_there(self) -> None:
@@ -184,7 +184,7 @@ class _Sitting:
             self.lost = []
             with self.folder.unpacked(packed) as unpacked:
                 found = Run.read(unpacked.path)
-            if not is_whole(found):
+            if was_interrupted(found):
                 raise KeyboardInterrupt
             return found.meta
         raise SettingsError(": ".join(["no part of the campaign was run", *self.lost]))

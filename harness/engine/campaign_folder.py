@@ -2,7 +2,7 @@
 
 campaign.json      meta.json of a run of no cases: what every part has to agree with
 parts/000012/      a run folder: part 12
-parts/000012.1/    part 12 once more, where it was interrupted, or does not read any more
+parts/000012.1/    part 12 once more, where it was interrupted, does not read any more, or treeproof failed
 run/               the union of all parts
 under-way/         what is not complete yet; the next start removes it
 """
@@ -29,14 +29,19 @@ from treeproof.engine.merge import merge
 from treeproof.engine.merged_source import other_builds
 from treeproof.engine.run_folder import RunFolder, RunMeta, read_meta
 from treeproof.engine.settings import SettingsError
-from treeproof.engine.summary import INTERRUPTED, Run
+from treeproof.engine.summary import INTERRUPTED, OWN_FAULT, Run
 
 _PART = re.compile(r"(\d{6,})(?:\.\d+)?", re.ASCII)
 
 
+def was_interrupted(run: Run) -> bool:
+    return run.finished is None or run.finished.exit_code == INTERRUPTED
+
+
 def is_whole(run: Run) -> bool:
-    """Whether it came to its own end and all that it wrote is there."""
-    ended = run.finished is not None and run.finished.exit_code != INTERRUPTED
+    """Whether it came to its own end, and all that it wrote is there. Where treeproof itself failed, the
+    part is still to be run."""
+    ended = run.finished is not None and run.finished.exit_code not in (INTERRUPTED, OWN_FAULT)
     return ended and not run.damage
 
 
@@ -152,10 +157,13 @@ class CampaignFolder:
         gone = [
             f"part {part} does not read: {why}" for part, why in self.unread if not self.has(part)
         ]
+        known = {group.key for _, run in self.runs if is_whole(run) for group in run.failures}
         runs = [
             run
             for part, run in sorted(self.runs, key=lambda one: one[0])
-            if is_whole(run) or run.failures or not self.has(part)
+            if is_whole(run)
+            or not self.has(part)
+            or not known.issuperset(group.key for group in run.failures)
         ]
         place = self.path / "run"
         with tempfile.TemporaryDirectory(dir=under_way(self.path)) as made:
