@@ -16,7 +16,8 @@ from treeproof.reports.left_lines import left_lines, left_parts
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.sanitized import sanitized_lines
-from treeproof.reports.terminal import figures, replay_command
+from treeproof.reports.show_again import replay_command
+from treeproof.reports.terminal import figures
 from treeproof.reports.text import printable, shown
 
 MOST_ANNOTATIONS = 10

@@ -20,7 +20,7 @@ from treeproof.reports.left_lines import left_words
 from treeproof.reports.matrix import Tally, tallies
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.sanitized import sanitized_lines
-from treeproof.reports.terminal import replay_command
+from treeproof.reports.show_again import replay_command
 from treeproof.reports.text import shown
 
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

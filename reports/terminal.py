@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from pathlib import Path
-
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +19,7 @@ from treeproof.reports.failure_block import Explained, failure_block
 from treeproof.reports.ledger_lines import ledger_lines
 from treeproof.reports.left_lines import left_lines
 from treeproof.reports.matrix import matrix_lines, reason_lines
+from treeproof.reports.show_again import from_here, replay_command
 from treeproof.reports.varies import varies_freely
 
 PARTS = ("generate", "oracle", "build", "backend", "probe", "check")
@@ -87,12 +84,12 @@ def figures(run: Run) -> list[str]:
         f"seed     {run.meta.seed}, profile {run.meta.settings.get('profile', '')}, "
         f"device {run.meta.device}",
         *_environment(run),
-        f"run      {_short(run.folder.path)}",
+        f"run      {from_here(run.folder.path)}",
     ]
     if run.meta.parts:
         lines.append(f"merged   {', '.join(run.meta.parts)}")
     if run.folder.printed:
-        where = _short(run.folder.path) / "output"
+        where = from_here(run.folder.path) / "output"
         lines.append(f"printed  {count(run.folder.printed, 'byte')} by backends, in {where}")
     if run.halved:
         most, times = max(one.requests for one in run.halved), len(run.halved)
@@ -230,22 +227,3 @@ def reduction(run: Run, group: FailureGroup) -> str:
     before = drawn[reduced.original]
     was = f"{count(len(before.rows), 'request')}, {count(sum(before.rows), 'row')}"
     return f"reduced from {was} in {tries}{rest}"
-
-
-def replay_command(run: Run, group: FailureGroup) -> str:
-    """The command that runs this failure again, from the current folder."""
-    reference = next(m.reference for m in run.meta.backends if m.name == group.backend)
-    if group.reproducer is None:
-        settings = run.meta.settings
-        words = ["check", reference, "--seed", str(run.meta.seed)]
-        words += ["--profile", settings["profile"]] if "profile" in settings else []
-    else:
-        words = ["replay", str(_short(group.reproducer))]
-        words += ["--backend", reference] if reference != group.backend else []
-    return shlex.join(["treeproof", *words])
-
-
-def _short(path: Path) -> Path:
-    """Relative to the current folder where it lies in it."""
-    absolute, here = Path(os.path.abspath(path)), Path.cwd()
-    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute

@@ -48,7 +48,7 @@ def test_junit_has_one_test_case_for_each_backend_and_identity(tmp_path: Path) -
     failure = found["treeproof.mine.visibility"].find("failure")
     assert failure is not None
     assert "row 2 reads row 1" in (failure.text or "")
-    assert "treeproof check mine" in (failure.text or "")
+    assert f"/run/cases/{star().id}.json --backend mine" in (failure.text or "")
     assert [child.tag for child in found["treeproof.mine.kv"]] == []
 
 

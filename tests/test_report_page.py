@@ -64,7 +64,7 @@ def test_a_failure_stands_on_the_page_in_words_with_the_commands(tmp_path: Path)
     words = Elements(render(page_of([failing(tmp_path / "run")]))).words
     assert "✗ 1 distinct failure, in 1 of 1 check" in words
     assert "row 2 reads row 1" in words
-    assert "treeproof check mine --seed 7" in words
+    assert f"/run/cases/{star().id}.json --backend mine" in words
     assert "5 of 5" in words
 
 

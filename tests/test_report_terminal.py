@@ -34,7 +34,8 @@ from treeproof.reports.console import open_console
 from treeproof.reports.ending import last_words
 from treeproof.reports.matrix import matrix_lines, reason_lines, shortened
 from treeproof.reports.progress import Progress
-from treeproof.reports.terminal import figures, replay_command, report, summary_lines
+from treeproof.reports.show_again import replay_command
+from treeproof.reports.terminal import figures, report, summary_lines
 
 GOOD = BackendMeta(reference="direct-mask", name="direct-mask")
 CAUSAL = BackendMeta(reference="examples/faulty_backend.py", name="causal")

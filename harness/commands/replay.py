@@ -44,7 +44,13 @@ def replay(case_file: Path, backend: str | None, device: str | None, **options: 
     from treeproof.reports.console import open_console, write
     from treeproof.reports.replayed import replay_lines
 
-    words = ["treeproof", "replay", str(case_file), *(["--backend", backend] if backend else [])]
+    given = {
+        "--backend": backend,
+        "--device": device,
+        "--launch-timeout": options["launch_timeout"],
+    }
+    words = ["treeproof", "replay", str(case_file)]
+    words += [word for option, value in given.items() if value for word in (option, value)]
     told = partial(replay_lines, reproducer=reproducer, replay=shlex.join(words))
     if settings.report_dir is None and settings.junit is None and not settings.sanitize:
         done = engine.replay(

@@ -33,7 +33,8 @@ def report(
 
     RUN is a run folder, as check prints it, of a run that came to its end or was killed. The page opens
     from disk, without a network; several runs make one page. With --report or --junit the CI service is
-    told as by check. Exit code 0: written, whatever the run found; 2: no run could be read.
+    told as by check. Failures of a run that was killed are kept in its folder, for replay. Exit code 0:
+    written, whatever the run found; 2: no run could be read.
 
     \b
     treeproof report .treeproof/runs/RUN
@@ -43,11 +44,25 @@ def report(
     from treeproof.engine.summary import Run
 
     runs = [Run.read(folder) for folder in folders]
+    for run in runs:
+        _keep_failures(run)
     asked = report_dir is not None or junit is not None
     with leave_reports(runs, report_dir, junit) if asked else nullcontext():
         if output is not None or not asked:
             _write_page(runs, output or PAGE)
     return CLEAN
+
+
+def _keep_failures(run: Run) -> None:
+    """A run that was killed came to write none: only with these can its failures be replayed."""
+    from treeproof.engine.representatives import keep_missing
+
+    try:
+        lost = keep_missing(run)
+    except OSError as error:  # reports of it can be made all the same
+        lost = [f"{run.folder.path}: no failure can be kept there: {error.strerror or error}"]
+    for why in lost:
+        click.echo(why, err=True)
 
 
 def _write_page(runs: list[Run], path: Path) -> None:

@@ -27,18 +27,23 @@ class FailureGroup:
     failure: Failure
     read: Callable[[], Checked]
     """Reads `checked`, which may be large, from the run's folder."""
+    kept: Path
+    """Where its reproducer is written."""
     reduced: Reduced | None = None
     diagnosed: Diagnosed | None = None
     """Its cause, where evidence of it could be gathered; `failure.cause` is its name."""
     sanitized: Sanitized | None = None
     """What compute-sanitizer said of the case, where it was asked."""
-    reproducer: Path | None = None
-    """None while the run is not finished."""
 
     @property
     def checked(self) -> Checked:
         """The check with all that it saw. Raises FileError where it is not on disk any more."""
         return self.read()
+
+    @property
+    def reproducer(self) -> Path | None:
+        """None while the run is not finished."""
+        return self.kept if self.kept.exists() else None
 
     @property
     def key(self) -> Key:

@@ -27,7 +27,7 @@ from treeproof.engine.gathered import Check
 from treeproof.engine.merged_check import combined, same_verdicts, stands
 from treeproof.engine.merged_meta import merged_meta
 from treeproof.engine.merged_source import sources_in_words
-from treeproof.engine.representatives import reproducer_of
+from treeproof.engine.representatives import keep_missing
 from treeproof.engine.run_folder import RunFolder, encode_event
 from treeproof.engine.summary import CLEAN, INCOMPLETE, INTERRUPTED, OWN_FAULT, Run
 from treeproof.engine.unchecked import least_left
@@ -74,7 +74,7 @@ def merge(
                 shutil.copyfile(path, folder.output(f"{number}-{path.stem}"))
             with folder.events_path(f"{number:0{len(str(len(runs)))}}").open("xb") as stream:
                 stream.writelines(encode_event(e) for e in union.events_of(number))
-        unread = [*lost, *_keep(Run.read(into))]
+        unread = [*lost, *keep_missing(Run.read(into))]
         code, reason = union.ending(Run.read(into), unread, said)
         if interrupted and code != OWN_FAULT:
             code, reason = INTERRUPTED, "; ".join(filter(None, ["interrupted", reason]))
@@ -83,17 +83,6 @@ def merge(
     except OSError as error:
         raise FileError(f"{into}: {error.strerror or error}") from error
     return Merged(Run.read(into), union.repeated)
-
-
-def _keep(run: Run) -> list[str]:
-    """Write a reproducer for each distinct failure; where there can be none, why."""
-    lost = []
-    for group in run.failures:
-        try:
-            run.folder.write_reproducer(group.backend, reproducer_of(run, group))
-        except FileError as error:
-            lost.append(f"no file to replay {group.backend} {group.identity} {group.kind}: {error}")
-    return lost
 
 
 def _cut_short(run: Run) -> bool:

@@ -17,7 +17,7 @@ from msgspec import ValidationError
 from treeproof.contract.case import Request, VerifyCase
 from treeproof.contract.event import Checked, Event, Reduced
 from treeproof.contract.failure import COLUMNS, PROBES
-from treeproof.contract.wire import FailureKey, Reproducer
+from treeproof.contract.wire import FailureKey, FileError, Reproducer
 from treeproof.engine import simplify
 from treeproof.engine.blame import LINGER
 from treeproof.engine.completed import REDUCED_UNIT
@@ -261,6 +261,20 @@ def keep_failures(run: Run, store: FailureStore | None, saved: Sequence[Saved]) 
             store.save(group.backend, reproducer)
     if store is not None:
         _drop_fixed(run, store, saved)
+
+
+def keep_missing(run: Run) -> list[str]:
+    """Write a reproducer for each distinct failure that has none: of a union, or of a run that was cut
+    short. Where there can be none, why. Raises OSError where it cannot be written."""
+    lost = []
+    for group in run.failures:
+        if group.reproducer is not None:
+            continue
+        try:
+            run.folder.write_reproducer(group.backend, reproducer_of(run, group))
+        except FileError as error:
+            lost.append(f"no file to replay {group.backend} {group.identity} {group.kind}: {error}")
+    return lost
 
 
 def reproducer_of(run: Run, group: FailureGroup) -> Reproducer:

@@ -259,7 +259,6 @@ class Run:
         failure = next(f for f in self.untolerated(read()) if f.key == (identity, kind))
         if diagnosed is not None:
             failure = msgspec.structs.replace(failure, cause=diagnosed.cause)
-        path = self.folder.reproducer_path(backend, identity, kind)
         return FailureGroup(
             backend=backend,
             identity=identity,
@@ -268,10 +267,10 @@ class Run:
             case=checked.case,
             failure=failure,
             read=read,
+            kept=self.folder.reproducer_path(backend, identity, kind),
             reduced=reduced,
             diagnosed=diagnosed,
             sanitized=self.found.sanitized.get((checked.case, backend)),
-            reproducer=path if path.exists() else None,
         )
 
     def _size(self, case: str) -> tuple[int, int, str]:

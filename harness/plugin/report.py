@@ -158,7 +158,8 @@ def summary_lines(run: Any, failed: Mapping[str, str], beside: Sequence[str] = (
     from treeproof.reports.ending import last_words
     from treeproof.reports.ledger_lines import ledger_lines
     from treeproof.reports.matrix import matrix_lines, reason_lines
-    from treeproof.reports.terminal import figures, replay_command
+    from treeproof.reports.show_again import replay_command
+    from treeproof.reports.terminal import figures
     from treeproof.reports.text import printable, shown
 
     for line in (*matrix_lines(run), *reason_lines(run), *ledger_lines(run)):

@@ -28,7 +28,8 @@ from treeproof.reports.page.rounds import rounds_of
 from treeproof.reports.run_names import of_run, run_names
 from treeproof.reports.sanitized import sanitized_lines
 from treeproof.reports.script_lines import script_lines
-from treeproof.reports.terminal import figures, reduction, replay_command
+from treeproof.reports.show_again import reduce_command, replay_command, trace_command
+from treeproof.reports.terminal import figures, reduction
 from treeproof.reports.text import printable, shown
 from treeproof.reports.varies import varies_freely
 
@@ -305,7 +306,8 @@ def _block(
         replay=printable(replay_command(run, group)),
         script=tuple(script_lines(case)) if case and case.script else (),
         step=step,
-        **_further_commands(run, group),
+        reduce=printable(reduce_command(run, group)),
+        trace=printable(trace_command(run, group)),
     )
 
 
@@ -318,19 +320,3 @@ def _cause(diagnosed: Diagnosed | None, failure: Failure) -> str:
 def _sanitized(group: FailureGroup) -> tuple[str, ...]:
     lines = [] if group.sanitized is None else sanitized_lines(group.sanitized)
     return tuple(map(shown, lines))
-
-
-def _further_commands(run: Run, group: FailureGroup) -> dict[str, Any]:
-    """`reduce` and `trace` of the kept case; empty while there is no file of it."""
-    if group.reproducer is None:
-        return {"reduce": "", "trace": ""}
-    words = shlex.split(replay_command(run, group))
-    failure = group.failure
-    row = ["--request", str(failure.request or 0), "--row", str(failure.row or 0)]
-    reference = next(m.reference for m in run.meta.backends if m.name == group.backend)
-    return {
-        "reduce": printable(shlex.join(["treeproof", "reduce", *words[2:]])),
-        "trace": printable(
-            shlex.join(["treeproof", "trace", words[2], *row, "--backend", reference])
-        ),
-    }
