@@ -157,6 +157,30 @@ def test_reports_are_written_where_nobody_reads_the_output_any_more() -> None:
     assert left == {"report.html", "junit.xml", "summary.md", "badge.json"}
 
 
+@pytest.mark.parametrize("kept", [(), ("--junit", "junit.xml")])
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyError("lost"), 4), (KeyboardInterrupt(), 130)], ids=["own", "interrupt"]
+)
+def test_a_replay_that_did_not_come_to_its_end_is_neither_fixed_nor_in_error(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: tuple[str, ...],
+    error: BaseException,
+    code: int,
+) -> None:
+    case, backend = write_case(), write_backend()
+    run("reduce", case, "--backend", backend, "--in-process")
+    failure = str(next(Path(".treeproof").rglob("*reads-sibling.json")))
+
+    def broken(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("treeproof.engine.check.check_case", broken)
+    found = run("replay", failure, "--backend", backend, "--in-process", *kept)
+    assert found[0] == code, found
+    assert "FIXED" not in found[1]
+
+
 def test_a_case_file_never_makes_code_be_imported(run: Run) -> None:
     case, backend = write_case(), write_backend()
     run("reduce", case, "--backend", backend, "--in-process")

@@ -21,6 +21,7 @@ from treeproof.engine.replay import Outcome, Replay, replay, replay_as_run
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.summary import Run
+from treeproof.engine.worker import InternalError
 
 CHECKER = "engine_fake_checker"
 HEAD = "import ctypes, os, time\nimport treeproof\n\n\n@treeproof.register('mine')\n"
@@ -218,7 +219,19 @@ def test_replay_says_failed_and_then_fixed(replay: Callable[..., Replay], in_pro
     assert "fails in another way: kv: stray" in other[1]
     assert outcome("return [('visibility', 'blind')]")[0] == Outcome.FAILED
     assert outcome("raise NotImplementedError")[0] == Outcome.ERROR
-    assert outcome("raise KeyError('our own')")[0] == Outcome.ERROR
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_fault_of_treeproof_is_no_outcome_of_a_replay(in_process: bool) -> None:
+    backend = write_backend(LEAK)
+    reproducer = reproducer_of(check("run", [big_case(1)], workers=0))
+    write_backend("raise KeyError('our own')")
+    with pytest.raises(InternalError, match="our own"):
+        replay(reproducer, backend, in_process=in_process, checker=CHECKER)
+    found, as_a_run = replay_as_run(
+        reproducer, backend, in_process=in_process, run_dir=Path("replayed"), checker=CHECKER
+    )
+    assert (found.outcome, as_a_run.exit_code) == (Outcome.ERROR, 4)
 
 
 def test_replay_survives_a_crash_and_a_missing_backend() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from treeproof.commands.asked import backend_for, read_case
-from treeproof.commands.exit_codes import CLEAN, USAGE, VIOLATED
+from treeproof.commands.exit_codes import CLEAN, INTERRUPTED, OWN_FAULT, USAGE, VIOLATED
 from treeproof.commands.interrupt import interruptible
 from treeproof.commands.leave_reports import leave_reports
 from treeproof.commands.options import BACKEND, CASE_FILE, run_options, settings_of_case
@@ -24,7 +24,8 @@ from treeproof.contract.wire import FileError
 def replay(case_file: Path, backend: str | None, device: str | None, **options: Any) -> int:
     """Run a failure again: FIXED or FAILED?
 
-    Exit code 0: fixed; 1: it fails still; 2: ERROR, it could not be found out. A case file never
+    Exit code 0: fixed; 1: it fails still; 2: ERROR, it could not be found out; 4: treeproof itself
+    failed; 130: interrupted. A case file never
     makes code be imported, so a backend that is a file is given with --backend. It runs on the
     device that it failed on, unless another is given. With --report, --junit or --sanitize it is kept as a
     run.
@@ -74,4 +75,6 @@ def replay(case_file: Path, backend: str | None, device: str | None, **options: 
             )
         with leave_reports([run], settings.report_dir, settings.junit):
             write(open_console(), told(done))
+        if run.exit_code in (OWN_FAULT, INTERRUPTED):
+            return run.exit_code
     return {"FIXED": CLEAN, "FAILED": VIOLATED}.get(done.outcome, USAGE)

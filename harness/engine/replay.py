@@ -16,7 +16,7 @@ from treeproof.engine.blame import LINGER
 from treeproof.engine.runner import run
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.summary import Run
-from treeproof.engine.worker import CHECKER, InternalError
+from treeproof.engine.worker import CHECKER
 
 
 class Outcome(StrEnum):
@@ -55,7 +55,7 @@ def replay(
 ) -> Replay:
     """Check the case of a reproducer on a backend, as `check_alone` does.
 
-    `device` None is the reproducer's.
+    `device` None is the reproducer's. Raises InternalError where treeproof itself fails.
     """
     try:
         checked = check_alone(
@@ -68,7 +68,7 @@ def replay(
             checker=checker,
             linger=_linger(reproducer),
         )
-    except (BackendError, BackendUnavailable, InternalError) as error:
+    except (BackendError, BackendUnavailable) as error:
         return Replay(Outcome.ERROR, str(error))
     return _judge(reproducer, checked)
 
