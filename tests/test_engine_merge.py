@@ -103,6 +103,15 @@ def test_what_one_host_cannot_run_is_no_gap_where_another_can(tmp_path: Path) ->
     assert (here.exit_code, there.exit_code) == (3, 0)
     assert merge([here, there], tmp_path / "union").run.exit_code == 0
     assert merge([here, here], tmp_path / "none").run.exit_code == 3
+    # A file says what it is called only where it can be loaded.
+    file = (BackendMeta(reference="k.py", name="mine"),)
+    nameless = (BackendMeta(reference="k.py", name="k.py", unavailable="no wheel"),)
+    pair = [
+        again(here, tmp_path / "d", backends=nameless),
+        again(there, tmp_path / "e", backends=file),
+    ]
+    union = merge(pair, tmp_path / "of-a-file").run
+    assert (union.backends, union.exit_code) == (("mine",), 0)
 
 
 def test_runs_in_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ def merged_meta(runs: Sequence[Run], into: Path) -> RunMeta:
     for run in runs:
         together.add(run.folder.path, run.meta)
     backends: dict[str, BackendMeta] = {}
-    for run in runs:
-        for backend in run.meta.backends:
-            known = backends.setdefault(backend.name, backend)
-            if known.unavailable and not backend.unavailable:
-                backends[backend.name] = backend  # one host is enough
+    for _, backend in _backends(runs):
+        known = backends.setdefault(backend.name, backend)
+        if known.unavailable and not backend.unavailable:
+            backends[backend.name] = backend  # one host is enough
     return msgspec.structs.replace(
         first.meta,
         started=min(run.meta.started for run in runs),
@@ -45,16 +44,28 @@ def merged_meta(runs: Sequence[Run], into: Path) -> RunMeta:
     )
 
 
+def _backends(runs: Sequence[Run]) -> list[tuple[int, BackendMeta]]:
+    """Those of each run, with the number of its shard. One that cannot be loaded goes by the name that it
+    has where it can be."""
+    listed = [(shard_of(run.meta).number, b) for run in runs for b in run.meta.backends]
+    names = {b.reference: b.name for _, b in listed if not b.unavailable}
+    return [
+        (
+            shard,
+            msgspec.structs.replace(b, name=names.get(b.reference, b.name)) if b.unavailable else b,
+        )
+        for shard, b in listed
+    ]
+
+
 def _absent(runs: Sequence[Run]) -> Iterator[str]:
     """Shards that a backend was not checked in, or could not run in, in words."""
     there: dict[str, set[int]] = {}
     able: dict[str, set[int]] = {}
-    for run in runs:
-        for backend in run.meta.backends:
-            number = shard_of(run.meta).number
-            there.setdefault(backend.name, set()).add(number)
-            if not backend.unavailable:
-                able.setdefault(backend.name, set()).add(number)
+    for number, backend in _backends(runs):
+        there.setdefault(backend.name, set()).add(number)
+        if not backend.unavailable:
+            able.setdefault(backend.name, set()).add(number)
     count = shard_of(runs[0].meta).count
     for name, numbers in there.items():
         if absent := set(range(1, count + 1)) - numbers:
