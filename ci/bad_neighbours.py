@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from treeproof.backends.page_table import PageTable
 from treeproof.contract.registry import register_backend
 
 FAR = 1 << 40
+FEW_FILES = (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
 def reads_far(at: Launch) -> None:
@@ -62,6 +64,8 @@ HARMS: dict[str, Harm] = {
     "aborts": lambda at: os.abort(),
     "kills-its-process": lambda at: os.kill(os.getpid(), signal.SIGKILL),
     "keeps-outputs": lambda at: at.kept.append(at.out.clone()),
+    "keeps-files": lambda at: at.kept.append(os.open(os.devnull, os.O_RDONLY)),
+    "takes-files": lambda at: resource.setrlimit(resource.RLIMIT_NOFILE, FEW_FILES),
     "closes-output": closes_output,
     "changes-folder": lambda at: os.chdir("/"),
     "changes-dtype": lambda at: torch.set_default_dtype(torch.float64),

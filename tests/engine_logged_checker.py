@@ -19,7 +19,7 @@ from treeproof.contract.event import Checked, Event
 from treeproof.engine import worker
 
 WHERE, _, WHEN = os.environ.get("TREEPROOF_TEST_DIES", "").partition(":")
-_append, _replace = worker.append_event, os.replace
+_write, _replace = worker.write_event, os.replace
 _count = {"line": 0, "rename": 0}
 
 
@@ -28,13 +28,12 @@ def _dies(where: str) -> bool:
     return where == WHERE and _count[where] == int(WHEN)
 
 
-def append_event(path: Path, event: Event) -> None:
+def write_event(descriptor: int, path: Path, event: Event) -> None:
     if _dies("line"):
         line = msgspec.json.encode(event) + b"\n"
-        with path.open("ab") as stream:
-            stream.write(line[: len(line) // 2])
+        os.write(descriptor, line[: len(line) // 2])
         os.killpg(0, signal.SIGKILL)
-    _append(path, event)
+    _write(descriptor, path, event)
     if isinstance(event, Checked):
         with open(os.environ["TREEPROOF_TEST_LOG"], "a") as log:
             log.write(f"{event.case} {event.backend}\n")
@@ -46,5 +45,5 @@ def replace(source: str, target: str) -> None:
     _replace(source, target)
 
 
-worker.append_event = append_event
+worker.write_event = write_event
 os.replace = replace  # type: ignore[assignment]

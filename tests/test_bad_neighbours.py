@@ -21,6 +21,8 @@ BAD = {
     "aborts": ("contract", "crash", "SIGABRT"),
     "kills-its-process": ("contract", "crash", "SIGKILL"),
     "keeps-outputs": ("contract", "leaks-memory", "memory from malloc grows by"),
+    "keeps-files": ("contract", "changes-process", "each of 8 calls leaves one more file open"),
+    "takes-files": ("contract", "changes-process", "RLIMIT_NOFILE is 10"),
     "closes-output": ("contract", "changes-process", "stdout is closed"),
     "changes-folder": ("contract", "changes-process", "the current folder is another"),
     "changes-dtype": ("contract", "changes-process", "torch's default dtype"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,36 @@ def test_an_end_that_does_not_come_again_is_blamed_on_nobody_and_told_everywhere
         assert words in report
         assert "before, met had run in it" in report
         assert "nobody is blamed" in report
+
+
+FILL = "[os.open(os.devnull, 0) for _ in range({})]\nreturn []"
+"""Files that nobody closes."""
+
+
+@pytest.fixture
+def _few_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))  # workers inherit it
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("_few_files")
+def test_who_leaves_a_process_no_file_to_open_ends_that_process_and_nothing_else() -> None:
+    found = check(backend("good", "return []"), backend("greedy", FILL.format(600)))
+    assert {group.key for group in found.failures} == {("greedy", "contract", "crash")}
+    assert "could open no more files" in found.failures[0].failure.message
+    assert found.completed_checks("good") == len(CASES)
+    assert (found.exit_code, found.unexplained) == (1, ())
+
+
+@pytest.mark.usefixtures("_few_files")
+def test_a_process_that_has_half_of_its_files_left_is_replaced_and_nobody_loses_a_verdict() -> None:
+    # Four cases would open more files than a process may have.
+    found = check(backend("good", "return []"), backend("untidy", FILL.format(300)))
+    assert (found.exit_code, found.failures, found.losses) == (0, (), ())
+    assert {found.completed_checks(name) for name in ("good", "untidy")} == {len(CASES)}
+    assert len(list(Path("run").glob("events-w0-*"))) == len(CASES)
 
 
 def test_of_what_ran_in_a_process_the_latest_is_suspected_first() -> None:

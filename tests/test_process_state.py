@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,86 @@ def test_what_engines_set_for_themselves_is_no_failure(
     with torch.set_grad_enabled(True):
         assert check_case(CASE, backend("attend", harm), OPTIONS).failures == ()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+KEPT = "attend changes the process that it shares with others: each of 8 calls leaves one more file open"
+
+
+def opener(most: int = 1 << 30) -> Callable[[], object]:
+    kept: list[Any] = []
+    return lambda: kept.append(io.FileIO(os.devnull)) if len(kept) < most else None
+
+
+def cyclic() -> None:
+    """Closed once the garbage is collected, and not before."""
+    holder: list[Any] = [io.FileIO(os.devnull)]
+    holder.append(holder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (opener(), [KEPT]),
+        (opener(7), []),
+        (lambda: io.FileIO(os.devnull).close(), []),
+        (cyclic, []),
+    ],
+    ids=["keeps one of each call", "keeps seven", "closes each", "leaves them to the collector"],
+)
+def test_files_that_each_call_leaves_open_are_a_failure_and_those_of_first_use_are_not(
+    harm: Callable[[], object], told: list[str]
+) -> None:
+    result = check_case(CASE, backend("attend", harm), OPTIONS)
+    assert [failure.message for failure in result.failures] == told
+
+
+def test_one_call_may_not_take_a_quarter_of_all_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    others: list[Any] = []
+    try:
+        for files, failures in ((95, 0), (110, 1)):
+            kept: list[Any] = []
+            result = check_case(CASE, backend("attend", partial(once, kept, files)), OPTIONS)
+            assert len(result.failures) == failures
+            for one in kept:
+                one.close()
+        # Who opens a file below many others is not blamed for these.
+        once(others, 200)
+        others[0].close()
+        result = check_case(CASE, backend("attend", partial(once, [], 1)), OPTIONS)
+        assert result.failures == ()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in others:
+            one.close()
+
+
+def once(kept: list[Any], files: int) -> None:
+    kept += [io.FileIO(os.devnull) for _ in range(0 if kept else files)]
+
+
+@pytest.mark.parametrize("name", ["NOFILE", "FSIZE", "CPU"])
+def test_a_limit_that_was_lowered_is_told_and_put_back_and_a_higher_one_is_nobodys_harm(
+    name: str,
+) -> None:
+    script = (
+        "import resource\n"
+        f"which = resource.RLIMIT_{name}\n"
+        "hard = resource.getrlimit(which)[1]\n"
+        "resource.setrlimit(which, (3000, hard))\nstate = ProcessState.now()\n"
+        "resource.setrlimit(which, (2000, hard))\nprint(*state.restore())\n"
+        "print(resource.getrlimit(which) == (3000, hard))\n"
+        "resource.setrlimit(which, (4000, hard))\nassert state.restore() == []\n"
+        "resource.setrlimit(which, (100, 2500))\nprint(*state.restore())\n"
+        "print(resource.getrlimit(which))\n"
+    )
+    assert in_its_own_process(script) == [
+        f"RLIMIT_{name} is 2000, and was 3000",
+        "True",
+        f"RLIMIT_{name} is 100, and was 3000",
+        "(2500, 2500)",
+    ]
 
 
 def test_a_folder_that_is_gone_is_nobodys_fault(

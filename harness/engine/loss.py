@@ -17,7 +17,7 @@ from treeproof.engine.in_flight import InFlight, read_in_flight, record_path, tr
 from treeproof.engine.last_frames import cause_of_death, last_frames
 from treeproof.engine.last_frames import timed_out as timed_out_by_itself
 from treeproof.engine.run_folder import BackendMeta, RunFolder, each_event, read_events
-from treeproof.engine.worker import AFTERWARDS, DEAD_CONTEXT, Task
+from treeproof.engine.worker import AFTERWARDS, NO_FILES, SPENT, Task
 
 MOST_REMEMBERED = 64
 """Checks of a process that are tried again where it is lost."""
@@ -42,7 +42,7 @@ class Lost:
     detail: str
     """How it ended, and where in the backend, in words."""
     gave_up: bool
-    """The worker ended by itself because its device took no more work."""
+    """The worker ended by itself, because its device took no more work or it had too many files open."""
     probe: str = ""
     """What the stage was run for."""
     trace: str = ""
@@ -89,7 +89,7 @@ def examine_loss(
         how="crash" if seconds is None else "hang",
         detail=_ended(end, trace),
         trace=trace,
-        gave_up=exit_code == DEAD_CONTEXT and at_work is None,
+        gave_up=exit_code == SPENT and at_work is None,
         ran=_ran(folder, record),
     )
 
@@ -135,6 +135,8 @@ def ending(exit_code: int | None) -> str:
     """How a process ended, in words."""
     if exit_code is None:
         return "the worker process ended without a word, or could not start"
+    if exit_code == NO_FILES:
+        return "the worker process could open no more files"
     if exit_code >= 0:
         return f"the worker process ended with exit code {exit_code}"
     try:

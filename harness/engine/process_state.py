@@ -5,7 +5,9 @@ Not all there is: a function of torch that a backend puts another one in place o
 
 from __future__ import annotations
 
+import math
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,13 +20,22 @@ _STREAMS = {1: "stdout", 2: "stderr"}
 File = tuple[int, int]
 """Device and inode."""
 
+Limit = tuple[int, int]
+"""Soft and hard."""
+
+_LIMITS = {
+    name: getattr(resource, f"RLIMIT_{name}")
+    for name in ("NOFILE", "NPROC", "AS", "DATA", "STACK", "FSIZE", "CPU")
+}
+
 _spare: dict[int, tuple[File, int]] = {}
 """Of each stream, the file that it went to last, and a descriptor of it that nobody else knows."""
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """The current folder, where output goes, and defaults of torch, where that has been imported."""
+    """The current folder, where output goes, what the system lets it have, and defaults of torch, where
+    that has been imported."""
 
     folder: str | None
     """None where it has been deleted."""
@@ -33,6 +44,7 @@ class ProcessState:
     open: frozenset[int]
     """Those whose object of Python's can be printed to."""
     defaults: dict[str, Any]
+    limits: dict[str, Limit]
 
     @classmethod
     def now(cls) -> ProcessState:
@@ -44,6 +56,7 @@ class ProcessState:
             files=files,
             open=_open(),
             defaults={default.name: default.read() for default in _defaults()},
+            limits={name: resource.getrlimit(which) for name, which in _LIMITS.items()},
         )
 
     def restore(self) -> list[str]:
@@ -68,6 +81,12 @@ class ProcessState:
             stream = os.fdopen(descriptor, "w", closefd=False)
             setattr(sys, _STREAMS[descriptor], stream)
             changed.append(f"sys.{_STREAMS[descriptor]} is closed")
+        for name, was in self.limits.items():
+            found = resource.getrlimit(_LIMITS[name])
+            if _size(found[0]) < _size(was[0]):  # a higher one harms nobody
+                hard = min(was[1], found[1], key=_size)  # which only root can raise
+                resource.setrlimit(_LIMITS[name], (min(was[0], hard, key=_size), hard))
+                changed.append(f"RLIMIT_{name} is {found[0]}, and was {was[0]}")
         return changed
 
 
@@ -91,6 +110,10 @@ def restored() -> Iterator[None]:
         yield
     finally:
         state.restore()
+
+
+def _size(limit: int) -> float:
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def _folder() -> str | None:

@@ -237,12 +237,22 @@ def append_event(path: Path, event: Event) -> None:
 
     Raises OSError where the line could not be written whole (a full disk).
     """
-    line = encode_event(event)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    descriptor = open_events(path)
     try:
-        written = os.write(descriptor, line)
+        write_event(descriptor, path, event)
     finally:
         os.close(descriptor)
+
+
+def open_events(path: Path) -> int:
+    """The descriptor of a file of events."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+
+def write_event(descriptor: int, path: Path, event: Event) -> None:
+    """As `append_event`, where a process may have no file left that it could open."""
+    line = encode_event(event)
+    written = os.write(descriptor, line)
     if written != len(line):
         raise OSError(f"{path}: {written} of {len(line)} bytes written; is the disk full?")
 

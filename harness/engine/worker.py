@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -23,14 +24,18 @@ from treeproof.contract.registry import BackendError, BackendUnavailable
 from treeproof.contract.registry import load as load_here
 from treeproof.engine.gpus import ANY, VISIBLE, own_device
 from treeproof.engine.in_flight import Entering, InFlight, InFlightFile, trace_path
+from treeproof.engine.open_files import Room
 from treeproof.engine.process_state import restored
-from treeproof.engine.run_folder import BackendMeta, RunFolder, append_event
+from treeproof.engine.run_folder import BackendMeta, RunFolder, open_events, write_event
 from treeproof.engine.source_digest import source_digest
 from treeproof.engine.watchdog import Watch, watchdog
 from treeproof.properties.exception_text import words_of
 
-DEAD_CONTEXT = 86
-"""Exit code of a worker that gives up its place because its device takes no more work."""
+SPENT = 86
+"""Exit code of a worker that gives up its place between two checks: its device takes no more work, or it
+cannot open many more files."""
+NO_FILES = 87
+"""Exit code of a worker that can open no file any more in the middle of a check."""
 
 CHECKER = "treeproof.engine.check"
 EXPLAINER = "treeproof.engine.look"
@@ -43,6 +48,9 @@ AFTERWARDS = "afterwards"
 
 SURVIVED, FAULTY = 84, 85
 """Exit codes of a child of `outlive`: the check ended well, or treeproof itself failed."""
+
+_room: list[Room] = []
+"""For open files, when this process began its first task."""
 
 _suspected: set[str] = set()
 """Devices on which something failed in this process: looked at before each further check."""
@@ -170,6 +178,8 @@ class _Work:
     task: Task
     settings: WorkerSettings
     events: Path
+    opened: int | None
+    """Descriptor of that file, where events are written."""
     in_flight: InFlightFile
     watch: Watch
 
@@ -206,7 +216,7 @@ def explain(task: Task, settings: WorkerSettings) -> tuple[tuple[Diagnosed, ...]
     """
     (meta,) = task.backends
     with _working(task, settings, EXPLAINER) as work, _one_thread(settings.device):
-        _leave_dead_context(settings)
+        _leave_spent(settings)
         from treeproof.engine.checks.device_fault import is_device_fault
 
         looker: Any = importlib.import_module(EXPLAINER)
@@ -230,6 +240,7 @@ def explain(task: Task, settings: WorkerSettings) -> tuple[tuple[Diagnosed, ...]
 @contextmanager
 def _working(task: Task, settings: WorkerSettings, module: str) -> Iterator[_Work]:
     """Say which task this process is at, and end it where a stage takes too long."""
+    _leave_spent(settings)
     folder = RunFolder(settings.folder)
     events = folder.events_path(f"{task.writer}-{os.getpid()}")
     record = InFlight(
@@ -240,18 +251,23 @@ def _working(task: Task, settings: WorkerSettings, module: str) -> Iterator[_Wor
         offset=events.stat().st_size if events.exists() else 0,
     )
     in_flight = InFlightFile(folder.in_flight, record)
+    opened = open_events(events) if task.writer else None
     seconds = settings.launch_timeout if settings.watched else None
     in_flight.update("", "load")
     importlib.import_module(module)  # torch takes seconds, and is no backend's fault
     in_flight.update("", "")
     try:
         with watchdog(seconds, trace_path(folder.in_flight, task.number)) as watch:
-            yield _Work(task, settings, events, in_flight, watch)
-    except (Exception, SystemExit):
+            yield _Work(task, settings, events, opened, in_flight, watch)
+    except (Exception, SystemExit) as error:
+        if getattr(error, "errno", None) == errno.EMFILE and settings.watched and _room[0].is_taken:
+            os._exit(NO_FILES)
         at = f"checking {in_flight.backend or 'nothing yet'} on case {task.case.id}"
         raise InternalError(f"{at}: {traceback.format_exc()}") from None
     finally:
         in_flight.close()
+        if opened is not None:
+            os.close(opened)
 
 
 def outlive(task: Task, settings: WorkerSettings) -> int:
@@ -260,6 +276,7 @@ def outlive(task: Task, settings: WorkerSettings) -> int:
     Returns the child's exit code, negative for a signal; SURVIVED where the check came to its end.
     Not for CUDA, whose contexts do not survive a fork.
     """
+    _leave_spent(settings)
     importlib.import_module(settings.checker)  # before the fork, so that no child has to
     for meta in task.backends:
         load(meta.reference)
@@ -279,7 +296,7 @@ def outlive(task: Task, settings: WorkerSettings) -> int:
 
 def _check_one(work: _Work, meta: BackendMeta) -> Checked:
     settings = work.settings
-    _leave_dead_context(settings)
+    _leave_spent(settings)
     enter = work.entering(meta.name)
     enter("load")
     checker: Any = importlib.import_module(settings.checker)
@@ -300,8 +317,8 @@ def _check_one(work: _Work, meta: BackendMeta) -> Checked:
         enter(AFTERWARDS)
         time.sleep(min(settings.linger, settings.launch_timeout / 2))  # that is no hang
     work.watch.disarm()
-    if work.task.writer:
-        append_event(work.events, checked)
+    if work.opened is not None:
+        write_event(work.opened, work.events, checked)
     work.in_flight.update("", "")
     if checked.failures and settings.device != "cpu":
         _suspected.add(settings.device)
@@ -323,10 +340,15 @@ def _one_thread(device: str) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _leave_dead_context(settings: WorkerSettings) -> None:
-    """End this process where its device takes no more work; another takes its place."""
-    if settings.device in _suspected and settings.watched and _context_is_dead(settings.device):
-        os._exit(DEAD_CONTEXT)
+def _leave_spent(settings: WorkerSettings) -> None:
+    """End this process where it is of no more use; another takes its place."""
+    if not settings.watched:
+        return
+    if not _room:
+        _room.append(Room.now())
+    dead = settings.device in _suspected and _context_is_dead(settings.device)
+    if dead or _room[0].is_taken:
+        os._exit(SPENT)
 
 
 def _context_is_dead(device: str) -> bool:

@@ -22,6 +22,7 @@ from treeproof.engine.checks.copies import tensors_in
 from treeproof.engine.checks.options import CheckOptions
 from treeproof.engine.checks.prepared import Prepared
 from treeproof.engine.checks.unable import OutOfMemory, unable
+from treeproof.engine.open_files import OpenFiles, lowest_free
 from treeproof.engine.process_state import ProcessState
 from treeproof.properties.contract import mutated
 from treeproof.properties.output import Margin
@@ -43,7 +44,8 @@ class Trial:
     reference's stages that the backend called inside its own. `lent` are the stages of a script's rounds
     that the reference served, each with the reason. `kernels` are those that it names and
     that were seen. `heard` is told of every call of a stage in a script's rounds,
-    where anybody asks. `process` is what belongs to others as well, and is put back after each stage.
+    where anybody asks. `process` is what belongs to others as well, and is put back after each stage;
+    `files` are those that a stage leaves open.
     """
 
     backend: Backend
@@ -70,6 +72,7 @@ class Trial:
     recovered: list[Callable[[], Recovered]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     process: ProcessState = field(default_factory=ProcessState.now)
+    files: OpenFiles = field(default_factory=OpenFiles)
 
     @property
     def prepared(self) -> Prepared:
@@ -129,6 +132,7 @@ class Trial:
         if stage in self.backend.stages:
             self.called.add(stage)
         token, run = used.set(frozenset()), (stage, getattr(function, "__name__", ""))
+        free = lowest_free()
         with self.timed("build" if stage == "build" else "backend"):
             try:
                 result = function(*arguments)
@@ -142,13 +146,13 @@ class Trial:
             finally:
                 self.borrowed |= used.get()
                 used.reset(token)
-                self._restored(stage)
+                self._restored(stage, free)
         self.returned.add(run)
         return result
 
-    def _restored(self, stage: str) -> None:
-        """Others run in this process as well; noted once a stage."""
-        changed = "; ".join(self.process.restore())
+    def _restored(self, stage: str, free: int) -> None:
+        """Others run in this process as well; noted once a stage. `free`: its lowest free descriptor before."""
+        changed = "; ".join([*self.process.restore(), *self.files.kept(stage, free)])
         known = ((failure.kind, failure.stage) for failure in self.failures)
         if changed and ("changes-process", stage) not in known:
             said = f"{stage} changes the process that it shares with others: {changed}"
