@@ -1,5 +1,6 @@
 """A failure is reduced by the probe that saw it, and by all of them where that one alone does not."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +59,7 @@ def reduced(fails, failure=FAILURE, case=CASE):
     checked = Checked(case=case.id, backend="b", cells=(), failures=(failure,))
     group = FailureGroup(
         backend="b", identity="visibility", kind="reads-sibling", checks=1, case=case.id,
-        failure=failure, read=lambda: checked,
+        failure=failure, read=lambda: checked, kept=Path("kept.json"),
     )  # fmt: skip
     folder = SimpleNamespace(read_case=lambda name: case, write_case=lambda case: None)
     run = SimpleNamespace(checks=(), failures=(group,), folder=folder)
