@@ -18,6 +18,7 @@ from treeproof.contract.wire import Reproducer, read_case_file
 from treeproof.engine.blame import suspects
 from treeproof.engine.replay import replay
 from treeproof.engine.runner import run
+from treeproof.engine.seat import ProcessSeat
 from treeproof.engine.settings import RunSettings
 from treeproof.engine.summary import Run
 from treeproof.reports.ending import last_words
@@ -136,6 +137,18 @@ def test_an_end_that_does_not_come_again_is_blamed_on_nobody_and_told_everywhere
         assert words in report
         assert "before, met had run in it" in report
         assert "nobody is blamed" in report
+
+
+def test_a_run_that_is_interrupted_before_it_was_found_out_tells_the_end_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*of_a_seat: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProcessSeat, "renew", interrupted)
+    found = check(backend("mortal", "os._exit(7)"))
+    assert (found.exit_code, found.failures) == (130, ())
+    assert "exit code 7" in found.unexplained[0]
 
 
 FILL = "[os.open(os.devnull, 0) for _ in range({})]\nreturn []"

@@ -424,34 +424,44 @@ class _Session:
         """Find out who ended a worker. Adds to `over` whom the case needs no more; returns what else ended
         until its seat was free."""
         seat, ended = self.pool.rest(lost.task.writer)
-        case, again, guilty = lost.task.case, None, None
-        if lost.at_work is not None:
-            seat.renew()
-            again = self._alone(seat, lost.at_work, case)
-            if isinstance(again, Done) or not again.to_malformed:
-                over.add(
-                    lost.at_work.name
-                )  # else all else that the case has to tell is still to come
-        if isinstance(again, Lost):
-            guilty = again
-        elif self.unexplained < MOST_LOSSES:
-            guilty = culprit(lost, self._kept, partial(self._ends, seat))
-            seat.renew()
-        if guilty is None:
+        try:
+            again, guilty = self._repeated(lost, seat)
+        except KeyboardInterrupt:  # the loss is told all the same
+            self.emit(unexplained(lost))
+            raise
+        # Where a malformed selection did it, all else that the case has to tell is still to come.
+        to_malformed = isinstance(again, Lost) and again.to_malformed
+        if lost.at_work is not None and not to_malformed:
+            over.add(lost.at_work.name)
+        if guilty is not None:
+            self._blame(guilty)
+        else:
             self.emit(unexplained(lost))
             self.unexplained += 1
             self.idle_losses += lost.at_work is None
-        else:
-            self._blame(guilty)
         if isinstance(again, Done):
             for checked in again.checks:
-                self._take(case, checked, self.emit)
+                self._take(lost.task.case, checked, self.emit)
         if self.idle_losses > MOST_LOSSES:
             raise InternalError(
                 f"{self.idle_losses} workers ended while they checked nothing; "
                 f"the last: {lost.detail}"
             )
         return ended
+
+    def _repeated(self, lost: Lost, seat: Seat) -> tuple[Done | Lost | None, Lost | None]:
+        """What comes of the check that a worker was at, alone, and who ends a worker like this one."""
+        again: Done | Lost | None = None
+        if lost.at_work is not None:
+            seat.renew()
+            again = self._alone(seat, lost.at_work, lost.task.case)
+        if isinstance(again, Lost):
+            return again, again
+        if self.unexplained >= MOST_LOSSES:
+            return again, None
+        guilty = culprit(lost, self._kept, partial(self._ends, seat))
+        seat.renew()
+        return again, guilty
 
     def _blame(self, lost: Lost) -> None:
         assert lost.at_work is not None

@@ -361,10 +361,10 @@ class Run:
 def _ended(lost: WorkerLost) -> str:
     words = lost.detail.partition("\n")[0]
     if not lost.shared:
-        return f"{words}, at no check; what it was given was checked in another"
+        return f"{words}, at no check"
     return (
-        f"{words}; {', '.join(lost.shared)} had run in it, and nothing that was tried of them alone ends "
-        "another, so nobody is blamed; what it was at was checked again"
+        f"{words}; {', '.join(lost.shared)} had run in it, and nothing that was tried of them alone "
+        "ended another, so nobody is blamed"
     )
 
 
