@@ -189,6 +189,15 @@ return []
 """
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """A shell has what it starts in the background ignore SIGINT, and Python leaves that as it is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(("after", "parts"), [(20, ["000000"]), (100, ["000000", "000001"])])
 def test_what_the_part_under_way_has_found_is_in_the_union_of_a_campaign_that_is_told_to_end(
@@ -215,6 +224,7 @@ def test_what_the_part_under_way_has_found_is_in_the_union_of_a_campaign_that_is
     assert Run.read(tmp_path / "c" / "run").exit_code == 130
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_part_that_was_interrupted_is_run_again_and_what_failed_in_it_alone_still_counts(
     backend: Any,  # noqa: F811
     tmp_path: Path,
@@ -246,6 +256,7 @@ def test_a_campaign_that_is_interrupted_before_anything_was_found_says_that_alon
     assert not (tmp_path / "c" / "campaign.json").exists()
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_an_interrupted_part_that_shows_nothing_of_its_own_is_left_out_once_it_was_run_again(
     backend: Any,  # noqa: F811
     tmp_path: Path,
