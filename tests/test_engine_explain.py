@@ -1,5 +1,7 @@
 """A run names the cause of what it finds, once for all failures that share it."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from backend_scene import DEEP, FORK, Situation, case_of
@@ -95,6 +97,7 @@ class OneRun:
                 case="c",
                 failure=failure,
                 read=lambda: Checked(case="c", backend="b", cells=()),
+                kept=Path("kept.json"),
             )
             for failure in failures
         )
